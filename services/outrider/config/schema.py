@@ -1,0 +1,125 @@
+"""The one typed configuration. YAML files, `--set` and Helm values derive from it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Port = Annotated[int, Field(ge=0, le=65535, description="TCP port; 0: any free one")]
+Dtype = Literal["bfloat16", "float32", "float16"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class EngineConfig(_Section):
+    """The paged engine that runs a model."""
+
+    dtype: Dtype = "bfloat16"
+    device: str = "cpu"
+    metrics_port: Port | None = Field(None, description="serve /metrics here; empty: do not")
+    threads: int = Field(0, ge=0, description="torch threads; 0: torch's default")
+    block_size: int = Field(16, ge=1, le=256, description="tokens per KV block; a divisor of 256")
+    pool_tokens: int = Field(32768, ge=256, description="tokens that fit the KV pool")
+    prefill_chunk: int = Field(256, ge=16, description="most prompt tokens in one step")
+    prefix_cache: bool = True
+    batch_invariance: Literal["exact", "warn", "off"] = Field(
+        "exact", description="if the start-up probe fails: take the slower exact path, warn, or do not probe"
+    )
+
+    @model_validator(mode="after")
+    def _check_block_size(self) -> EngineConfig:
+        if 256 % self.block_size:
+            raise ValueError(f"block_size must divide 256, got {self.block_size}")
+        return self
+
+
+class VerifierConfig(EngineConfig):
+    """A verifier: target model, rounds, sessions."""
+
+    host: str = "127.0.0.1"
+    port: Port = 9100
+    max_sessions: int = Field(64, ge=1, description="sessions that run at once")
+    max_queue: int = Field(256, ge=0, description="sessions that wait; more are refused")
+    draft_length: int = Field(4, ge=0, description="draft tokens a round when the request does not say")
+    max_draft_tokens: int = Field(32, ge=1, description="most draft tokens a round")
+    drafter: str = Field("", description="drafter used when the request does not say; empty: the first one")
+    patience_ms: float = Field(250.0, gt=0, description="longest wait for a proposal")
+    max_misses: int = Field(4, ge=1, description="missed proposals in a row that rest a drafter")
+    rest_ms: float = Field(
+        1000.0, gt=0, description="how long a drafter that missed too often rests, at first"
+    )
+
+
+class DrafterConfig(EngineConfig):
+    """A drafter: one drafting method and its sessions."""
+
+    method: Literal["draft_model", "prompt_lookup"] = "draft_model"
+    host: str = "127.0.0.1"
+    port: Port = 9200
+    model: str = Field("", description="draft model: catalogue name or folder; unused by prompt_lookup")
+    max_draft_tokens: int = Field(16, ge=1, description="most draft tokens in one proposal")
+    max_sessions: int = Field(256, ge=1, description="sessions held; the least recently used one is dropped")
+    run_ahead: int = Field(0, ge=0, description="tokens drafted past the proposal while the verifier works")
+    ngram_min: int = Field(2, ge=1, description="prompt_lookup: shortest match")
+    ngram_max: int = Field(4, ge=1, description="prompt_lookup: longest match")
+
+
+class GatewayConfig(_Section):
+    """The public APIs."""
+
+    host: str = "127.0.0.1"
+    http_port: Port = 8000
+    grpc_port: Port = 9000
+    verifiers: tuple[str, ...] = Field((), description="addresses; empty: the verifier of this file")
+    max_body_bytes: int = Field(4 * 1024 * 1024, ge=1024)
+    request_timeout_s: float = Field(600.0, gt=0)
+    reflection: bool = Field(True, description="gRPC reflection")
+
+
+class StoreConfig(_Section):
+    """The session store."""
+
+    kind: Literal["memory", "redis"] = "memory"
+    url: str = "redis://127.0.0.1:6379/0"
+    ttl_s: int = Field(3600, ge=1, description="how long a session can be resumed")
+    timeout_s: float = Field(1.0, gt=0, description="longest wait for one round trip")
+    when_away: Literal["admit", "refuse"] = Field("admit", description="new sessions while the store is away")
+    max_pending: int = Field(10_000, ge=1, description="commits kept for a store that is away")
+
+
+class TelemetryConfig(_Section):
+    """Traces, metrics, logs."""
+
+    otlp_endpoint: str = Field(
+        "", description="OTLP/gRPC endpoint such as http://127.0.0.1:4317; empty: no traces"
+    )
+    sample_ratio: float = Field(1.0, ge=0, le=1)
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+class OutriderConfig(_Section):
+    """A whole deployment. Each process reads its own part."""
+
+    model: str = Field("smollm2-135m-instruct", description="target model: catalogue name or folder")
+    served_name: str = Field("", description="model name in the API; empty: the last part of `model`")
+    verifier: VerifierConfig = VerifierConfig()
+    drafters: dict[str, DrafterConfig] = Field(default_factory=dict)
+    gateway: GatewayConfig = GatewayConfig()
+    store: StoreConfig = StoreConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+
+    @model_validator(mode="after")
+    def _check_names(self) -> OutriderConfig:
+        if self.verifier.drafter and self.verifier.drafter not in self.drafters:
+            raise ValueError(
+                f"verifier.drafter is {self.verifier.drafter!r}, not one of the drafters {sorted(self.drafters)}"
+            )
+        return self
+
+    @property
+    def name(self) -> str:
+        """The model's name in the API."""
+        return self.served_name or self.model.rstrip("/").rsplit("/", 1)[-1]

@@ -1,0 +1,118 @@
+"""What the engine offers to verifier and drafters. Torch and core types only.
+
+A sequence holds KV for its first `kv_len` tokens. `step` runs, for each item, a tree of tokens
+on top of that; `commit` then keeps one path of the tree, and everything else is forgotten
+(rolled back) by not being kept. The engine never decides what is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+
+from outrider.core.models import ModelInfo
+from outrider.core.trees import TokenTree
+
+LAST_HIDDEN = "last_hidden"
+"""Feature: the hidden state that the output head sees, [tokens, hidden_size]."""
+
+
+@runtime_checkable
+class SequenceHandle(Protocol):
+    """One sequence in the KV pool. Opaque but for these."""
+
+    @property
+    def kv_len(self) -> int:
+        """Committed tokens whose KV is held."""
+
+    @property
+    def token_ids(self) -> Sequence[int]:
+        """These tokens."""
+
+    @property
+    def cached_len(self) -> int:
+        """How many of them came from the prefix cache when the sequence was opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepItem:
+    """One sequence's part of a step.
+
+    A prefill chunk is a chain of prompt tokens. A round is the last committed token as the
+    single root with the draft tokens below it (`TokenTree.under`).
+    """
+
+    sequence: SequenceHandle
+    tree: TokenTree
+    logits: Literal["all", "last", "none"] = "all"  # nodes whose logits are wanted
+    features: tuple[str, ...] = ()  # features wanted, for all nodes
+
+
+@dataclass(slots=True)
+class StepOutput:
+    """What a step computed."""
+
+    logits: torch.Tensor  # float32 [rows, vocab_size], rows of all items in order
+    rows: list[slice]  # rows of `logits` of each item
+    features: list[Mapping[str, torch.Tensor]] = field(
+        default_factory=list
+    )  # per item: name -> [nodes, width]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolUsage:
+    """Blocks of the KV pool."""
+
+    total: int
+    used: int  # held by sequences
+    cached: int  # held by the prefix cache alone: free when needed
+
+    @property
+    def ratio(self) -> float:
+        """Share in use, 0 to 1."""
+        return self.used / self.total if self.total else 0.0
+
+
+class EngineApi(Protocol):
+    """One model with its KV pool. Not thread-safe: one thread owns it."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]: ...
+
+    @property
+    def batch_invariance(self) -> str:
+        """ "exact", "exact_slow" or "inexact": what the start-up probe found."""
+
+    @property
+    def pool(self) -> PoolUsage: ...
+
+    @property
+    def features(self) -> frozenset[str]:
+        """Names that StepItem.features may hold."""
+
+    def open(self, token_ids: Sequence[int]) -> SequenceHandle:
+        """Start a sequence that will hold `token_ids`; KV of a shared prefix is reused.
+
+        At least the last token is left to run, so that its logits can be had.
+        """
+
+    def reserve(self, sequence: SequenceHandle, count: int) -> bool:
+        """Make room for `count` more tokens past kv_len. False, and nothing changed, if the pool is full."""
+
+    def step(self, items: Sequence[StepItem]) -> StepOutput:
+        """One packed forward over all items. Room must have been reserved."""
+
+    def commit(self, sequence: SequenceHandle, nodes: Sequence[int]) -> None:
+        """Keep the KV of these nodes of the sequence's last step: a path from a top node down."""
+
+    def rollback(self, sequence: SequenceHandle, kv_len: int) -> None:
+        """Forget committed tokens past `kv_len`."""
+
+    def release(self, sequence: SequenceHandle) -> None:
+        """Give all blocks back. Idempotent."""

@@ -1,0 +1,66 @@
+"""The session store protocol. `memory` and `redis` behave alike: one conformance suite tests both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from outrider.core.sessions import Commit, FinishReason, SessionRecord
+
+
+class SessionStore(Protocol):
+    """Holds sessions so that any verifier can take one over.
+
+    All methods raise StoreUnavailableError when the store cannot be reached in time.
+    """
+
+    async def create(self, record: SessionRecord) -> None:
+        """Store a new session.
+
+        Raises:
+            SessionExistsError: the id is in use.
+        """
+
+    async def claim(self, session_id: str) -> SessionRecord:
+        """Take a session over: raises its epoch by one and returns it with that epoch.
+
+        Raises:
+            SessionNotFoundError: no such session.
+        """
+
+    async def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
+        """Write the commits of one step, of any number of sessions, in one round trip.
+
+        A commit with a `finish_reason` finishes the session. Writing the same commit again (same
+        epoch, same base_len, same tokens) changes nothing and succeeds, so that retries are safe.
+
+        Returns one entry a commit: None, or StaleEpochError (somebody else owns the session),
+        SessionNotFoundError, or ProtocolError (base_len leaves a gap). A refused commit changes
+        nothing and does not touch the others.
+        """
+
+    async def load(self, session_id: str) -> SessionRecord:
+        """Read a session without claiming it.
+
+        Raises:
+            SessionNotFoundError: no such session.
+        """
+
+    async def truncate(self, session_id: str, epoch: int, length: int, reason: FinishReason) -> None:
+        """Keep the first `length` generated tokens and finish the session with `reason`.
+
+        For a session that ended before its last committed token (a stop string, a cancel).
+
+        Raises:
+            StaleEpochError: somebody else owns the session.
+            SessionNotFoundError: no such session.
+        """
+
+    async def delete(self, session_id: str) -> None:
+        """Forget a session. Idempotent."""
+
+    async def ping(self) -> None:
+        """Raise StoreUnavailableError unless the store answers."""
+
+    async def close(self) -> None:
+        """Give connections back."""
