@@ -115,7 +115,7 @@ class OutriderConfig(_Section):
     def _check_names(self) -> OutriderConfig:
         if self.verifier.drafter and self.verifier.drafter not in self.drafters:
             raise ValueError(
-                f"verifier.drafter is {self.verifier.drafter!r}, not one of the drafters {sorted(self.drafters)}"
+                f"verifier.drafter is {self.verifier.drafter!r}, not one of {sorted(self.drafters)}"
             )
         return self
 
