@@ -1,0 +1,63 @@
+# Everything a developer or CI does. Each target makes what it needs, its own .venv included.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+BUF := $(abspath $(BIN)/buf)
+# Two torch processes on few cores must not spin while they wait.
+export OMP_WAIT_POLICY := passive
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo serve test lint format proto proto-baseline bench clean
+
+help: ## Show this help
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Outrider needs Python 3.11 or newer: make PYTHON=python3.11 setup"; exit 1; }
+	$(BIN)/pip install --progress-bar on -c constraints.txt -e '.[dev]'
+	@touch $@
+
+setup: $(STAMP) ## Install everything into .venv
+
+demo: $(STAMP) ## Run the main job: three prompts on a real model, with and without speculation
+	$(BIN)/outrider demo
+
+serve: $(STAMP) ## Serve the demo model on http://127.0.0.1:8000 and gRPC 127.0.0.1:9000
+	$(BIN)/outrider serve
+
+test: lint ## Lint, then run all tests
+	$(BIN)/pytest
+
+lint: $(STAMP) ## Check style, types, import directions, protos, file sizes (changes nothing)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	cd protos && $(BUF) lint
+	cd protos && $(BUF) format --diff --exit-code
+	cd protos && $(BUF) breaking --against baseline.binpb
+	$(BIN)/python scripts/generate_stubs.py --check
+	$(BIN)/python scripts/check_file_sizes.py
+
+format: $(STAMP) ## Fix style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	cd protos && $(BUF) format --write
+
+proto: $(STAMP) ## Generate the gRPC stubs from protos/
+	$(BIN)/python scripts/generate_stubs.py
+
+proto-baseline: $(STAMP) ## At a release: record the protos that later changes must not break
+	cd protos && $(BUF) build -o baseline.binpb
+
+bench: $(STAMP) ## Measure: engine step, round overhead, speculation on against off (minutes)
+	$(BIN)/python bench/engine_step.py
+	$(BIN)/python bench/round_overhead.py
+	$(BIN)/outrider bench --prompts $(or $(PROMPTS),bench/prompts_smoke.jsonl) --drafters off,prompt_lookup,draft_model \
+	  --concurrency $(or $(CONCURRENCY),1) --max-tokens 128 --temperature 0 --seed 1 --json bench/out/bench.jsonl
+
+clean: ## Remove what make built
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist
