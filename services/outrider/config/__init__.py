@@ -1,0 +1,6 @@
+"""The typed configuration and how it is read."""
+
+from outrider.config.loader import dump_config, load_config
+from outrider.config.schema import OutriderConfig
+
+__all__ = ["OutriderConfig", "dump_config", "load_config"]
