@@ -1,0 +1,136 @@
+"""Channels and servers of gRPC with every option said, health and reflection.
+
+Plaintext: part 1 runs on loopback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpc import aio
+from grpc_health.v1 import health as grpc_health
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from outrider.core.errors import ConfigError
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+"""A prompt of a million tokens with its features of one layer in flight fits; nothing endless does."""
+KEEPALIVE_MS = 20_000
+KEEPALIVE_TIMEOUT_MS = 5_000
+RECONNECT_MIN_MS = 100
+RECONNECT_MAX_MS = 2_000
+
+HEALTH_SERVICE = "grpc.health.v1.Health"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one server or channel."""
+
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    max_concurrent_calls: int | None = None  # server only; None: the service's own admission decides
+    max_metadata_bytes: int = 16 * 1024
+
+
+def _common_options(limits: Limits) -> list[tuple[str, int | str]]:
+    return [
+        ("grpc.max_receive_message_length", limits.max_message_bytes),
+        ("grpc.max_send_message_length", limits.max_message_bytes),
+        ("grpc.max_metadata_size", limits.max_metadata_bytes),
+        ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+
+
+def open_channel(address: str, limits: Limits | None = None) -> aio.Channel:
+    """A channel to `address` ("host:port"). It connects at the first call and reconnects by itself.
+
+    Each channel has its own connection: a link's health must not depend on another link's.
+    """
+    options = [
+        *_common_options(limits or Limits()),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.min_reconnect_backoff_ms", RECONNECT_MIN_MS),
+        ("grpc.initial_reconnect_backoff_ms", RECONNECT_MIN_MS),
+        ("grpc.max_reconnect_backoff_ms", RECONNECT_MAX_MS),
+        # Retries are ours: a generation must not be started twice behind our back.
+        ("grpc.enable_retries", 0),
+        ("grpc.enable_http_proxy", 0),
+    ]
+    return aio.insecure_channel(address, options=options)
+
+
+def make_server(
+    limits: Limits | None = None, interceptors: Sequence[aio.ServerInterceptor] = ()
+) -> aio.Server:
+    """A server without services or port."""
+    limits = limits or Limits()
+    options = [
+        *_common_options(limits),
+        # Two processes on one port would share its connections without a word.
+        ("grpc.so_reuseport", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
+        ("grpc.http2.max_ping_strikes", 4),
+    ]
+    return aio.server(
+        options=options,
+        interceptors=interceptors,
+        maximum_concurrent_rpcs=limits.max_concurrent_calls,
+    )
+
+
+def listen(server: aio.Server, host: str, port: int) -> str:
+    """Bind, before `server.start()`; returns "host:port" with the port that was really taken.
+
+    Raises:
+        ConfigError: the address cannot be bound.
+    """
+    name = f"[{host}]" if ":" in host else host
+    try:
+        bound = server.add_insecure_port(f"{name}:{port}")
+    except RuntimeError as error:
+        raise ConfigError(f"cannot listen on {name}:{port}: is it in use? ({error})") from error
+    if not bound:
+        raise ConfigError(f"cannot listen on {name}:{port}: is it in use?")
+    return f"{name}:{bound}"
+
+
+class Health:
+    """grpc.health.v1 of one server: one state for the whole server and each of its services."""
+
+    def __init__(self, services: Sequence[str]) -> None:
+        self._servicer: Any = grpc_health.aio.HealthServicer()
+        self._services = ("", *services)
+
+    def add_to(self, server: aio.Server) -> None:
+        """Serve it; the state is NOT_SERVING until `set_serving`."""
+        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+
+    async def set_serving(self, serving: bool) -> None:
+        """Tell probes and watchers."""
+        states = health_pb2.HealthCheckResponse
+        for service in self._services:
+            await self._servicer.set(service, states.SERVING if serving else states.NOT_SERVING)
+
+    async def shut_down(self) -> None:
+        """NOT_SERVING for good: call it before the server drains."""
+        await self._servicer.enter_graceful_shutdown()
+
+
+async def add_health(server: aio.Server, services: Sequence[str]) -> Health:
+    """Add grpc.health.v1 for `services` (full names); not serving yet."""
+    health = Health(services)
+    health.add_to(server)
+    await health.set_serving(False)
+    return health
+
+
+def add_reflection(server: aio.Server, services: Sequence[str]) -> None:
+    """Let `buf curl` and grpcurl explore `services` (full names)."""
+    names = (*services, HEALTH_SERVICE, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)

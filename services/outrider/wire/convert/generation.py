@@ -1,0 +1,139 @@
+"""Messages of generation.proto, the public API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from outrider.core.errors import ProtocolError
+from outrider.wire.convert import fields
+from outrider.wire.convert.common import (
+    finish_from_proto,
+    finish_to_proto,
+    sampling_from_proto,
+    sampling_to_proto,
+    speculation_from_proto,
+    speculation_to_proto,
+    stats_from_proto,
+    stats_to_proto,
+    stop_request_from_proto,
+    stop_request_to_proto,
+    usage_from_proto,
+    usage_to_proto,
+)
+from outrider.wire.messages import (
+    ChatTurn,
+    GenerationDelta,
+    GenerationEvent,
+    GenerationFinished,
+    GenerationRequest,
+    GenerationStarted,
+    PromptInput,
+)
+from outrider.wire.v1 import generation_pb2 as pb
+
+MAX_CHAT_MESSAGES = 4096
+ROLES = ("system", "user", "assistant")
+
+
+def generation_request_to_proto(request: GenerationRequest) -> pb.GenerateRequest:
+    message = pb.GenerateRequest(
+        model=request.model,
+        sampling=sampling_to_proto(request.sampling),
+        stop=stop_request_to_proto(request.stop),
+        speculation=speculation_to_proto(request.speculation),
+    )
+    if isinstance(request.input, str):
+        message.prompt = request.input
+        return message
+    turns = [turn for turn in request.input if isinstance(turn, ChatTurn)]
+    if turns:
+        message.chat.messages.extend(pb.ChatMessage(role=turn.role, content=turn.content) for turn in turns)
+    else:
+        message.token_ids.ids.extend(item for item in request.input if isinstance(item, int))
+    return message
+
+
+def generation_request_from_proto(
+    message: pb.GenerateRequest, *, vocab_size: int = 0, draw_seed: Callable[[], int] | None = None
+) -> GenerationRequest:
+    """What a client asks; an unset seed is drawn by `draw_seed`.
+
+    Raises:
+        InvalidRequestError: which field, what was wrong, what is allowed.
+    """
+    return GenerationRequest(
+        input=_input_from_proto(message, vocab_size),
+        sampling=sampling_from_proto(message.sampling, draw_seed=draw_seed),
+        stop=stop_request_from_proto(message.stop),
+        speculation=speculation_from_proto(message.speculation),
+        model=fields.text("model", message.model),
+    )
+
+
+def _input_from_proto(message: pb.GenerateRequest, vocab_size: int) -> PromptInput:
+    kind = message.WhichOneof("input")
+    if kind == "prompt":
+        return fields.text("prompt", message.prompt, longest=fields.MAX_TEXT)
+    if kind == "token_ids":
+        return fields.token_ids("token_ids", message.token_ids.ids, vocab_size=vocab_size, least=1)
+    if kind is None:
+        raise fields.fail("input", "is not set: give one of prompt, token_ids and chat")
+    fields.at_most("chat.messages", len(message.chat.messages), MAX_CHAT_MESSAGES, least=1)
+    return tuple(_turn_from_proto(index, turn) for index, turn in enumerate(message.chat.messages))
+
+
+def _turn_from_proto(index: int, turn: pb.ChatMessage) -> ChatTurn:
+    where = f"chat.messages[{index}]"
+    if turn.role not in ROLES:
+        raise fields.fail(f"{where}.role", f"is {turn.role[:32]!r}, it must be one of {', '.join(ROLES)}")
+    return ChatTurn(turn.role, fields.text(f"{where}.content", turn.content, longest=fields.MAX_TEXT))
+
+
+def generation_event_to_proto(event: GenerationEvent) -> pb.GenerateResponse:
+    if isinstance(event, GenerationStarted):
+        started = pb.GenerationStarted(generation_id=event.generation_id, model=event.model, seed=event.seed)
+        return pb.GenerateResponse(started=started)
+    if isinstance(event, GenerationDelta):
+        delta = pb.GenerationDelta(
+            text=event.text,
+            token_ids=event.token_ids,
+            accepted=event.accepted,
+            first_token=event.first_token,
+        )
+        return pb.GenerateResponse(delta=delta)
+    finished = pb.GenerationFinished(
+        reason=finish_to_proto(event.reason),
+        usage=usage_to_proto(event.usage),
+        speculation=stats_to_proto(event.speculation),
+    )
+    return pb.GenerateResponse(finished=finished)
+
+
+def generation_event_from_proto(message: pb.GenerateResponse) -> GenerationEvent:
+    """Raises ProtocolError: which field, and what was wrong."""
+    kind = message.WhichOneof("event")
+    if kind is None:
+        raise ProtocolError("generation event: none of started, delta and finished is set")
+    with fields.from_peer("generation event"):
+        if kind == "started":
+            return GenerationStarted(
+                generation_id=fields.text("started.generation_id", message.started.generation_id),
+                model=fields.text("started.model", message.started.model),
+                seed=message.started.seed,
+            )
+        if kind == "delta":
+            ids = fields.token_ids("delta.token_ids", message.delta.token_ids)
+            return GenerationDelta(
+                text=fields.text("delta.text", message.delta.text, longest=fields.MAX_TEXT),
+                token_ids=ids,
+                accepted=fields.at_most("delta.accepted", message.delta.accepted, len(ids)),
+                first_token=fields.at_most("delta.first_token", message.delta.first_token, fields.MAX_TOKENS),
+            )
+        reason = finish_from_proto(message.finished.reason, field="finished.reason")
+        if reason is None:
+            raise fields.fail("finished.reason", "is not set")
+    return GenerationFinished(
+        reason=reason,
+        usage=usage_from_proto(message.finished.usage),
+        speculation=stats_from_proto(message.finished.speculation),
+    )

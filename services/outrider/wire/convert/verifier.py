@@ -1,0 +1,201 @@
+"""Messages of verifier.proto."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from outrider.core.errors import ProtocolError
+from outrider.core.models import PROTOCOL_VERSION
+from outrider.core.sessions import FinishReason
+from outrider.wire.convert import fields
+from outrider.wire.convert.common import (
+    finish_from_proto,
+    finish_to_proto,
+    model_info_from_proto,
+    model_info_to_proto,
+    sampling_from_proto,
+    sampling_to_proto,
+    speculation_from_proto,
+    speculation_to_proto,
+    stats_from_proto,
+    stats_to_proto,
+    stop_request_from_proto,
+    stop_request_to_proto,
+    usage_from_proto,
+    usage_to_proto,
+)
+from outrider.wire.messages import (
+    CancelSession,
+    SessionEvent,
+    SessionFinished,
+    SessionRequest,
+    SessionStarted,
+    SessionTokens,
+    VerifierInfo,
+)
+from outrider.wire.v1 import verifier_pb2 as pb
+
+MAX_DRAFTERS = 1024
+MAX_EOS_IDS = 4096
+
+
+def verifier_info_to_proto(info: VerifierInfo) -> pb.VerifierGetInfoResponse:
+    return pb.VerifierGetInfoResponse(
+        protocol_version=info.protocol_version,
+        model=model_info_to_proto(info.model),
+        eos_token_ids=sorted(info.eos_token_ids),
+        batch_invariance=info.batch_invariance,
+        drafters=info.drafters,
+        instance_id=info.instance_id,
+        default_draft_length=info.default_draft_length,
+    )
+
+
+def verifier_info_from_proto(message: pb.VerifierGetInfoResponse) -> VerifierInfo:
+    """Raises ProtocolError: a text or list that is too long."""
+    with fields.from_peer("verifier info"):
+        fields.at_most("drafters", len(message.drafters), MAX_DRAFTERS)
+        return VerifierInfo(
+            model=model_info_from_proto(message.model),
+            eos_token_ids=frozenset(
+                fields.token_ids("eos_token_ids", message.eos_token_ids, most=MAX_EOS_IDS)
+            ),
+            batch_invariance=fields.text("batch_invariance", message.batch_invariance),
+            drafters=tuple(fields.text("drafters", name) for name in message.drafters),
+            instance_id=fields.text("instance_id", message.instance_id),
+            default_draft_length=message.default_draft_length,
+            protocol_version=message.protocol_version,
+        )
+
+
+def verifier_info_request() -> pb.VerifierGetInfoRequest:
+    """What a gateway asks first."""
+    return pb.VerifierGetInfoRequest(protocol_version=PROTOCOL_VERSION)
+
+
+def session_request_to_proto(request: SessionRequest) -> pb.VerifierGenerateRequest:
+    """Stop strings are the gateway's business and are left out."""
+    stop = stop_request_to_proto(request.stop)
+    del stop.stop[:]
+    return pb.VerifierGenerateRequest(
+        session_id=request.session_id,
+        token_ids=request.prompt,
+        sampling=sampling_to_proto(request.sampling),
+        stop=stop,
+        speculation=speculation_to_proto(request.speculation),
+    )
+
+
+def session_request_from_proto(
+    message: pb.VerifierGenerateRequest,
+    *,
+    vocab_size: int = 0,
+    draw_seed: Callable[[], int] | None = None,
+) -> SessionRequest:
+    """What a gateway asks; an unset seed is drawn by `draw_seed`.
+
+    Raises:
+        InvalidRequestError: which field, what was wrong, what is allowed.
+    """
+    stop = stop_request_from_proto(message.stop)
+    if stop.stop:
+        raise fields.fail("stop.stop", "must be empty: stop strings are the gateway's business")
+    return SessionRequest(
+        session_id=fields.session_id(message.session_id),
+        prompt=fields.token_ids("token_ids", message.token_ids, vocab_size=vocab_size, least=1),
+        sampling=sampling_from_proto(message.sampling, draw_seed=draw_seed),
+        stop=stop,
+        speculation=speculation_from_proto(message.speculation),
+    )
+
+
+def resume_to_proto(session_id: str, from_token: int) -> pb.VerifierResumeRequest:
+    return pb.VerifierResumeRequest(session_id=session_id, from_token=from_token)
+
+
+def resume_from_proto(message: pb.VerifierResumeRequest) -> tuple[str, int]:
+    """Session id and index of the first token to send.
+
+    Raises:
+        InvalidRequestError: which field, what was wrong, what is allowed.
+    """
+    from_token = fields.at_most("from_token", message.from_token, fields.MAX_TOKENS)
+    return fields.session_id(message.session_id), from_token
+
+
+def cancel_to_proto(cancel: CancelSession) -> pb.VerifierCancelRequest:
+    return pb.VerifierCancelRequest(
+        session_id=cancel.session_id,
+        keep_tokens=cancel.keep_tokens,
+        reason=finish_to_proto(cancel.reason),
+    )
+
+
+def cancel_from_proto(message: pb.VerifierCancelRequest) -> CancelSession:
+    """An unset reason is CANCELLED.
+
+    Raises:
+        InvalidRequestError: which field, what was wrong, what is allowed.
+    """
+    keep: int | None = None
+    if message.HasField("keep_tokens"):
+        keep = fields.at_most("keep_tokens", message.keep_tokens, fields.MAX_TOKENS)
+    return CancelSession(
+        session_id=fields.session_id(message.session_id),
+        keep_tokens=keep,
+        reason=finish_from_proto(message.reason) or FinishReason.CANCELLED,
+    )
+
+
+def session_event_to_proto(event: SessionEvent) -> pb.SessionEvent:
+    if isinstance(event, SessionStarted):
+        return pb.SessionEvent(started=pb.SessionStarted(seed=event.seed, epoch=event.epoch))
+    if isinstance(event, SessionTokens):
+        tokens = pb.SessionTokens(
+            first_token=event.first_token, token_ids=event.token_ids, accepted=event.accepted
+        )
+        return pb.SessionEvent(tokens=tokens)
+    finished = pb.SessionFinished(
+        reason=finish_to_proto(event.reason),
+        usage=usage_to_proto(event.usage),
+        speculation=stats_to_proto(event.speculation),
+        stop_token_id=event.stop_token_id,
+    )
+    return pb.SessionEvent(finished=finished)
+
+
+def generate_response(event: SessionEvent) -> pb.VerifierGenerateResponse:
+    return pb.VerifierGenerateResponse(event=session_event_to_proto(event))
+
+
+def resume_response(event: SessionEvent) -> pb.VerifierResumeResponse:
+    return pb.VerifierResumeResponse(event=session_event_to_proto(event))
+
+
+def session_event_from_proto(message: pb.SessionEvent) -> SessionEvent:
+    """Raises ProtocolError: which field, and what was wrong."""
+    kind = message.WhichOneof("event")
+    if kind is None:
+        raise ProtocolError("session event: none of started, tokens and finished is set")
+    with fields.from_peer("session event"):
+        if kind == "started":
+            return SessionStarted(message.started.seed, fields.epoch(message.started.epoch, "started.epoch"))
+        if kind == "tokens":
+            ids = fields.token_ids("tokens.token_ids", message.tokens.token_ids)
+            return SessionTokens(
+                first_token=fields.at_most(
+                    "tokens.first_token", message.tokens.first_token, fields.MAX_TOKENS
+                ),
+                token_ids=ids,
+                accepted=fields.at_most("tokens.accepted", message.tokens.accepted, len(ids)),
+            )
+        finished = message.finished
+        reason = finish_from_proto(finished.reason, field="finished.reason")
+        if reason is None:
+            raise fields.fail("finished.reason", "is not set")
+    return SessionFinished(
+        reason=reason,
+        usage=usage_from_proto(finished.usage),
+        speculation=stats_from_proto(finished.speculation),
+        stop_token_id=finished.stop_token_id if finished.HasField("stop_token_id") else None,
+    )
