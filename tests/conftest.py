@@ -1,0 +1,51 @@
+"""Fixtures for all tests. Nothing heavy is imported here."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+# Tests of several processes share few cores: spinning threads would slow each other down.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+def _model(name: str) -> Path:
+    from outrider.catalogue import fetch
+
+    return fetch(name)
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The demo target's folder. Its tests carry `@pytest.mark.model`."""
+    return _model("smollm2-135m-instruct")
+
+
+@pytest.fixture(scope="session")
+def draft_3l() -> Path:
+    """The demo draft model's folder. Its tests carry `@pytest.mark.model`."""
+    return _model("smollm2-135m-draft-3l")
+
+
+@pytest.fixture
+def free_port() -> Callable[[], int]:
+    """Gives TCP ports on loopback that were free when asked, never the same one twice."""
+    given: set[int] = set()
+
+    def port() -> int:
+        while True:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                found: int = probe.getsockname()[1]
+            if found not in given:
+                given.add(found)
+                return found
+
+    return port
