@@ -17,15 +17,9 @@ from outrider.benchmark.client import Client, RequestOptions
 from outrider.benchmark.measure import Runner, Sample, rows_of
 from outrider.benchmark.provenance import provenance
 from outrider.benchmark.report import table_of, write_rows
-from outrider.benchmark.stack import running_stack
+from outrider.benchmark.stack import overrides_for, running_stack
 from outrider.benchmark.workload import OFF, Block, Prompt, block_size, plan, read_prompts
 from outrider.core.errors import ConfigError
-
-FREE_PORTS = ("gateway.http_port=0", "gateway.grpc_port=0", "verifier.port=0")
-"""Settings of a stack started here, before the user's: it must not collide with a running one."""
-
-NO_REUSE = ("verifier.prefix_cache=false",)
-"""The same prompt is sent once for each drafter: without this only the first one would prefill it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +98,8 @@ def bench(
     with ExitStack() as stack:
         if url is None:
             console.log("starting a stack")
-            with_defaults = [*FREE_PORTS, *NO_REUSE, *(overrides or ())]
-            url = stack.enter_context(running_stack(config, with_defaults))["http"]
+            settings_of_stack = overrides_for(config, overrides or ())
+            url = stack.enter_context(running_stack(config, settings_of_stack))["http"]
         progress = stack.enter_context(_progress(console))
         samples = asyncio.run(measure(url, settings, progress))
     rows = rows_of(samples)

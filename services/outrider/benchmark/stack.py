@@ -15,11 +15,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from outrider.config import load_config
 from outrider.core.errors import UnavailableError
 
 START_TIMEOUT_S = 300.0  # loading a large model from a slow disk
 STOP_TIMEOUT_S = 30.0
 LOG_TAIL = 30  # lines shown if the stack does not start
+
+
+def overrides_for(config: Path | None, overrides: Sequence[str]) -> list[str]:
+    """The `--set` options of a stack that is only measured: the user's, and what these leave open.
+
+    Free ports, so that it does not collide with a running one. No prefix cache: the same prompt is
+    sent once for each drafter, and only the first one would have to prefill it.
+    """
+    ours = {"gateway.http_port": "0", "gateway.grpc_port": "0", "verifier.port": "0"}
+    ours["verifier.prefix_cache"] = "false"
+    for name in load_config(config, overrides).drafters:
+        ours |= {f"drafters.{name}.port": "0", f"drafters.{name}.prefix_cache": "false"}
+    theirs = {override.partition("=")[0].strip() for override in overrides}
+    return [*overrides, *(f"{path}={value}" for path, value in ours.items() if path not in theirs)]
 
 
 @contextmanager
