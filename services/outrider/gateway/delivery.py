@@ -7,20 +7,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from outrider.gateway.detokenizer import Detokenizer, TextPiece
 from outrider.gateway.stop_strings import StopMatcher
-
-
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """What is new for the client."""
-
-    text: str
-    token_ids: tuple[int, ...]
-    accepted: int  # how many of token_ids, from the start, were draft tokens
-    first_token: int  # index (0 = first generated token) of the first of token_ids
+from outrider.wire.messages import GenerationDelta
 
 
 class Delivery:
@@ -38,7 +28,7 @@ class Delivery:
         """A stop string was found; nothing after it will be delivered."""
         return self._matcher.hit
 
-    def push(self, token_ids: Sequence[int], accepted: int) -> list[Delta]:
+    def push(self, token_ids: Sequence[int], accepted: int) -> list[GenerationDelta]:
         """Take the tokens of a round, the first `accepted` of which were draft tokens."""
         deltas = _Deltas(self)
         for index, token_id in enumerate(token_ids):
@@ -48,7 +38,7 @@ class Delivery:
             deltas.release(self._detokenizer.settled)
         return deltas.done()
 
-    def finish(self) -> list[Delta]:
+    def finish(self) -> list[GenerationDelta]:
         """The verifier has no more tokens: give out all that was held back."""
         deltas = _Deltas(self)
         if not self.stopped and not self._take(self._detokenizer.flush(), deltas):
@@ -90,14 +80,14 @@ class _Deltas:
                 self._runs.append([])
             self._runs[-1].append(token)
 
-    def done(self) -> list[Delta]:
+    def done(self) -> list[GenerationDelta]:
         """The deltas; the text goes with the last of them."""
         text = "".join(self.text)
         if not self._runs:
-            return [Delta(text, (), 0, self._delivery.delivered)] if text else []
+            return [GenerationDelta(text, (), 0, self._delivery.delivered)] if text else []
         last = len(self._runs) - 1
         return [
-            Delta(
+            GenerationDelta(
                 text if index == last else "",
                 tuple(token_id for _, token_id, _ in run),
                 sum(drafted for _, _, drafted in run),

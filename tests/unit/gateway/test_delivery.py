@@ -5,16 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from outrider.gateway.delivery import Delivery, Delta
+from outrider.gateway.delivery import Delivery
 from outrider.gateway.detokenizer import DetokenizerFactory
+from outrider.wire.messages import GenerationDelta
 from tests.unit.gateway import tokenizers_zoo as zoo
 
 
 def deliver(
     tokenizer: Tokenizer, stops: list[str], rounds: list[list[int]], flags=None
-) -> tuple[Delivery, list[Delta]]:
+) -> tuple[Delivery, list[GenerationDelta]]:
     delivery = Delivery(DetokenizerFactory(tokenizer).create(), stops)
-    deltas: list[Delta] = []
+    deltas: list[GenerationDelta] = []
     for index, token_ids in enumerate(rounds):
         accepted = len(token_ids) - 1 if flags is None else flags[index]
         deltas += delivery.push(token_ids, accepted)
@@ -31,7 +32,7 @@ def cut(ids: list[int], lengths: list[int]) -> list[list[int]]:
     return [*rounds, ids[start:]]
 
 
-def outcome(delivery: Delivery, deltas: list[Delta]) -> tuple[str, list[int], bool]:
+def outcome(delivery: Delivery, deltas: list[GenerationDelta]) -> tuple[str, list[int], bool]:
     text = "".join(delta.text for delta in deltas)
     return text, [token_id for delta in deltas for token_id in delta.token_ids], delivery.stopped
 
@@ -76,7 +77,7 @@ def test_one_round_is_one_delta():
     tokenizer = zoo.byte_level()
     ids = tokenizer.encode("the quick brown fox").ids
     delivery, deltas = deliver(tokenizer, [], [ids])
-    assert deltas == [Delta("the quick brown fox", tuple(ids), len(ids) - 1, 0)]
+    assert deltas == [GenerationDelta("the quick brown fox", tuple(ids), len(ids) - 1, 0)]
     assert not delivery.stopped
 
 
