@@ -1,0 +1,86 @@
+"""The registry protocol, and its simplest implementation: a fixed list from the configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from outrider.core.errors import ConfigError
+
+
+class Role(enum.Enum):
+    """What a service does."""
+
+    VERIFIER = "verifier"
+    DRAFTER = "drafter"
+    GATEWAY = "gateway"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One service replica. That it is listed does not mean that it answers: links find that out."""
+
+    role: Role
+    address: str  # host:port
+    name: str = ""  # a drafter's name in the configuration
+    instance_id: str = ""  # empty: not known before the first call
+
+
+class Registry(Protocol):
+    """Knows which replicas there are."""
+
+    async def list(self, role: Role, name: str | None = None) -> tuple[Instance, ...]:
+        """The replicas of `role` (and of `name`), in a stable order."""
+
+    def watch(self, role: Role, name: str | None = None) -> AsyncIterator[tuple[Instance, ...]]:
+        """The replicas now, and again after each change. Ends when the registry is closed."""
+
+    async def close(self) -> None:
+        """End all watches. Idempotent."""
+
+
+class StaticRegistry:
+    """A list that never changes."""
+
+    def __init__(self, instances: Iterable[Instance] = ()) -> None:
+        """Raises ConfigError: an address is not host:port, or stands there twice for one role and name."""
+        self._instances = tuple(instances)
+        self._closed = asyncio.Event()
+        seen: set[tuple[Role, str, str]] = set()
+        for instance in self._instances:
+            check_address(instance.address)
+            key = (instance.role, instance.name, instance.address)
+            if key in seen:
+                raise ConfigError(f"{instance.role.value} address {instance.address} is listed twice")
+            seen.add(key)
+
+    async def list(self, role: Role, name: str | None = None) -> tuple[Instance, ...]:
+        """The replicas of `role` (and of `name`), as listed."""
+        return tuple(i for i in self._instances if i.role is role and name in (None, i.name))
+
+    async def watch(self, role: Role, name: str | None = None) -> AsyncIterator[tuple[Instance, ...]]:
+        """The list once; then nothing changes until the registry is closed."""
+        yield await self.list(role, name)
+        await self._closed.wait()
+
+    async def close(self) -> None:
+        """End all watches. Idempotent."""
+        self._closed.set()
+
+
+def check_address(address: str) -> str:
+    """`address` if it is "host:port" or "[v6]:port".
+
+    Raises:
+        ConfigError: it is not.
+    """
+    host, colon, port = address.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not (colon and host and port.isascii() and port.isdecimal() and 0 < int(port) <= 65535):
+        raise ConfigError(f"address {address!r} must be host:port, with a port from 1 to 65535")
+    if ":" in host and not bracketed:
+        raise ConfigError(f"address {address!r}: an IPv6 host must stand in brackets, as in [::1]:9000")
+    return address
