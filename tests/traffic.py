@@ -1,0 +1,103 @@
+"""Clients of the public gRPC API for end-to-end and fault tests, strict about what they receive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpc import aio
+
+from outrider.wire.v1 import common_pb2, generation_pb2, generation_pb2_grpc
+
+PROMPT = "The quick brown fox jumps over the lazy dog. The quick brown fox"
+
+
+@dataclass
+class Generated:
+    """One generation as its client saw it."""
+
+    generation_id: str = ""
+    seed: int = 0
+    token_ids: list[int] = field(default_factory=list)
+    text: str = ""
+    accepted: int = 0
+    deltas: int = 0
+    finished: Any = None  # GenerationFinished
+
+    @property
+    def stats(self) -> Any:
+        """SpeculationStats of the finished generation."""
+        return self.finished.speculation
+
+
+def ask(
+    prompt: str = PROMPT,
+    *,
+    drafter: str | None = "",
+    max_tokens: int = 64,
+    temperature: float = 0.0,
+    seed: int = 7,
+    ignore_eos: bool = True,
+    draft_tokens: int | None = None,
+    **more: Any,
+) -> generation_pb2.GenerateRequest:
+    """A request. `drafter`: None switches speculation off, "" leaves the choice to the verifier."""
+    speculation = common_pb2.SpeculationParams(enabled=drafter is not None, drafter=drafter or "")
+    if draft_tokens is not None:
+        speculation.max_draft_tokens = draft_tokens
+    return generation_pb2.GenerateRequest(
+        prompt=prompt,
+        sampling=common_pb2.SamplingParams(temperature=temperature, seed=seed),
+        stop=common_pb2.StopParams(max_tokens=max_tokens, ignore_eos=ignore_eos),
+        speculation=speculation,
+        **more,
+    )
+
+
+@asynccontextmanager
+async def connected(address: str) -> AsyncIterator[Any]:
+    """A Generation stub for a gateway."""
+    async with aio.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        yield generation_pb2_grpc.GenerationStub(channel)
+
+
+async def generate(
+    stub: Any, request: generation_pb2.GenerateRequest, *, on_delta: Callable[[Generated], None] | None = None
+) -> Generated:
+    """Run a generation to its end, checking that every token comes exactly once and in order."""
+    seen = Generated()
+    async for response in stub.Generate(request, timeout=120):
+        take(seen, response)
+        if on_delta is not None and response.WhichOneof("event") == "delta":
+            on_delta(seen)
+    assert seen.finished is not None, "the stream ended without `finished`"
+    assert seen.finished.usage.completion_tokens == len(seen.token_ids)
+    assert seen.stats.accepted_tokens <= seen.stats.draft_tokens
+    return seen
+
+
+def take(seen: Generated, response: generation_pb2.GenerateResponse) -> None:
+    """Add one event, checking its place in the stream."""
+    event = response.WhichOneof("event")
+    assert seen.finished is None, "an event after `finished`"
+    if event == "started":
+        assert not seen.generation_id
+        seen.generation_id, seen.seed = response.started.generation_id, response.started.seed
+    elif event == "delta":
+        assert seen.generation_id, "a delta before `started`"
+        assert response.delta.first_token == len(seen.token_ids), "tokens lost or repeated"
+        seen.token_ids += response.delta.token_ids
+        seen.text += response.delta.text
+        seen.accepted += response.delta.accepted
+        seen.deltas += 1
+    else:
+        assert event == "finished"
+        seen.finished = response.finished
+
+
+async def generate_all(stub: Any, requests: list[generation_pb2.GenerateRequest]) -> list[Generated]:
+    """Several generations at once."""
+    return list(await asyncio.gather(*(generate(stub, request) for request in requests)))
