@@ -1,0 +1,45 @@
+"""Philox4x32-10 on int64 tensors: a keyed bijection of counters, used as a random function.
+
+Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC'11), and its reference
+implementation Random123, whose known-answer vectors our tests use. Integer multiplication, shift, xor
+and mask only, so every device, torch version and tensor shape gives the same bits.
+"""
+
+from __future__ import annotations
+
+import torch
+
+ROUNDS = 10
+MASK32 = 0xFFFFFFFF
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+
+
+def philox4x32(counter: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    """Four 32-bit words for each counter.
+
+    Args:
+        counter: int64 [4, *shape], each value in [0, 2**32).
+        key: int64 [2, *shape] (or broadcastable to it), each value in [0, 2**32).
+
+    Returns:
+        int64 [4, *shape], each value in [0, 2**32).
+    """
+    device = counter.device
+    trailing = (1,) * (counter.dim() - 1)
+    multipliers = torch.tensor(_MULTIPLIERS, device=device).view(2, *trailing)
+    weyl = torch.tensor(_WEYL, device=device).view(2, *trailing)
+    rounds = torch.arange(ROUNDS, device=device).view(ROUNDS, 1, *trailing)
+    keys = (rounds * weyl + key) & MASK32
+
+    # Words 0 and 2 are multiplied, words 1 and 3 only mixed in; each pair is one tensor, which halves the
+    # number of tensor operations. A product wraps modulo 2**64, which keeps both of its halves; bits above
+    # the lowest 32 are cleared just before the next multiplication.
+    active = counter[0::2]
+    passive = counter[1::2].flip(0)
+    for index in range(ROUNDS):
+        product = active * multipliers
+        active = (product >> 32).bitwise_xor_(passive).flip(0).bitwise_xor_(keys[index]).bitwise_and_(MASK32)
+        passive = product
+    low = passive.flip(0).bitwise_and_(MASK32)
+    return torch.stack((active[0], low[0], active[1], low[1]))
