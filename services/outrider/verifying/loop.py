@@ -1,0 +1,243 @@
+"""The engine thread: drain the inbox, plan, step, settle, publish, commit. It only composes."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Sequence
+from time import monotonic, perf_counter
+
+from outrider.config.schema import VerifierConfig
+from outrider.core.errors import OutriderError, UnavailableError
+from outrider.core.rounds import Proposal
+from outrider.core.sessions import Commit, FinishReason
+from outrider.engine.api import EngineApi
+from outrider.verifying import mailbox, steps
+from outrider.verifying.drafts import DraftDesk
+from outrider.verifying.meter import Meter, round_attributes
+from outrider.verifying.roster import Roster
+from outrider.verifying.rounds import Settled
+from outrider.verifying.scheduler import Candidate, Plan, plan_step
+from outrider.verifying.session import Drafting, DraftPhase, Session
+from outrider.verifying.spans import RoundTimes
+from outrider.wire.messages import SessionFinished, SessionTokens
+
+
+class RoundLoop:
+    """Runs all sessions of one verifier. `run` is the engine thread's; `post` is anybody's."""
+
+    def __init__(
+        self,
+        engine: EngineApi,
+        config: VerifierConfig,
+        desk: DraftDesk,
+        meter: Meter,
+        publish: Callable[[mailbox.Outcome], None],
+    ) -> None:
+        """Args:
+        engine: owned by the thread that runs `run`.
+        config: limits of sessions, prefill and drafts.
+        desk: the drafting side.
+        meter: counts and times.
+        publish: given each step's outcome, in the engine thread; must not block.
+        """
+        self._engine = engine
+        self._config = config
+        self._desk = desk
+        self._meter = meter
+        self._publish = publish
+        self._inbox: queue.SimpleQueue[mailbox.Inward] = queue.SimpleQueue()
+        self._roster = Roster(
+            engine, max_sessions=config.max_sessions, block_size=config.block_size, preempted=meter.preempted
+        )
+        self._outcome = mailbox.Outcome()
+        self._admitted = 0
+
+    def post(self, item: mailbox.Inward) -> None:
+        """Hand something to the engine thread. Never blocks."""
+        self._inbox.put(item)
+
+    def run(self) -> None:
+        """Serve until `Shutdown`. An exception that leaves it is a defect."""
+        wait_s: float | None = None
+        while self._drain(wait_s):
+            wait_s = self._advance()
+
+    def _drain(self, wait_s: float | None) -> bool:
+        """Take in all that is in the inbox, waiting for the first item. False: shut down."""
+        try:
+            item = self._inbox.get(timeout=wait_s) if wait_s != 0 else self._inbox.get_nowait()
+            while True:
+                if isinstance(item, mailbox.Shutdown):
+                    self._shut_down()
+                    return False
+                self._take(item)
+                item = self._inbox.get_nowait()
+        except queue.Empty:
+            self._flush()
+            return True
+
+    def _take(self, item: mailbox.Inward) -> None:
+        match item:
+            case mailbox.Drafted():
+                self._drafted(item)
+            case mailbox.Admit():
+                self._admit(item)
+            case mailbox.End():
+                self._end(item)
+            case mailbox.LinkUp():
+                self._desk.link_up(item)
+            case mailbox.LinkDown():
+                self._desk.link_down(item.link, item.generation, self._roster)
+            case mailbox.LinkDraining():
+                self._desk.drain(item.link, item.generation)
+
+    def _drafted(self, item: mailbox.Drafted) -> None:
+        session = self._roster.get(item.event.session_id)
+        if isinstance(item.event, Proposal):
+            self._desk.take(item.link, item.event, session, monotonic())
+        else:
+            self._desk.stale(item.link, item.event, session, monotonic(), self._outcome)
+
+    def _admit(self, item: mailbox.Admit) -> None:
+        drafting = Drafting(item.drafter, item.draft_limit)
+        if item.drafter and item.draft_limit:
+            drafting.phase = DraftPhase.ABSENT
+        self._admitted += 1
+        session = Session.admitted(item.record, self._admitted, drafting)
+        session.spans = item.spans
+        session.admitted_at = monotonic()
+        self._roster.add(session)
+        if session.remaining < 1:  # a session taken over that had only its end left to write
+            self._finish(session, FinishReason.LENGTH)
+
+    def _end(self, item: mailbox.End) -> None:
+        session = self._roster.get(item.session_id)
+        if session is None:
+            return
+        keep = session.generated if item.keep_tokens is None else min(item.keep_tokens, session.generated)
+        if item.error is None:
+            self._finish(session, item.reason, delivered=keep)
+        else:
+            self._fail(session, item.error)
+
+    def _advance(self) -> float | None:
+        """Take the next step, if it is time; returns how long to wait before the next look."""
+        self._start_waiting()
+        running = self._roster.running
+        candidates = [Candidate(session.missing, session.drafting.wait_until) for session in running]
+        now = monotonic()
+        plan = plan_step(candidates, now, self._config.prefill_chunk)
+        if plan.shares:
+            self._step(plan, now)
+            return 0.0
+        self._flush()
+        return None if plan.wait_until is None else max(0.0, plan.wait_until - now)
+
+    def _start_waiting(self) -> None:
+        try:
+            for session in self._roster.start_waiting():
+                if not session.started:
+                    session.started = True
+                    self._meter.started(session, monotonic())
+                    self._desk.admit(session, self._outcome)
+        except OutriderError as error:
+            self._fail(self._roster.waiting[0], error)
+        self._meter.load(len(self._roster.running), len(self._roster.waiting), self._engine.pool)
+        self._flush()
+
+    def _step(self, plan: Plan, now: float) -> None:
+        began = perf_counter()
+        works = self._build(plan, now)
+        if not works:
+            return
+        times = steps.run(self._engine, works)
+        for work in works:
+            if work.settled is not None:
+                self._settle(work, work.settled, times)
+        self._flush()
+        published = perf_counter()
+        self._commit(works, times)
+        self._meter.step(works, began, times, published, perf_counter())
+
+    def _build(self, plan: Plan, now: float) -> list[steps.Work]:
+        """The step's parts, with room reserved; those that had to give way are left out."""
+        sessions = list(self._roster.running)
+        works, missed = [], []
+        for share in plan.shares:
+            session = sessions[share.index]
+            if session.sequence is None:
+                continue
+            tree = steps.draft_for(session, self._config.max_draft_tokens)
+            room = self._roster.make_room(session, share.tokens, len(tree))
+            if room is None:
+                continue
+            work = steps.build(session, share, tree.truncated(room), now)
+            if work.missed:
+                self._meter.missed(session)
+                missed.append(session)
+            works.append(work)
+        self._desk.missed(missed, now)
+        return works
+
+    def _settle(self, work: steps.Work, settled: Settled, times: steps.StepTimes) -> None:
+        """Deliver what a round brought, and ask for the next proposal unless the session ends."""
+        session, first = work.session, work.session.generated
+        session.tokens.extend(settled.token_ids)
+        self._meter.round(work)
+        if settled.token_ids:
+            tokens = SessionTokens(first, settled.token_ids, settled.accepted)
+            self._outcome.items.append((session.session_id, tokens))
+        self._outcome.commits.append(
+            Commit(session.session_id, session.record.epoch, first, settled.token_ids, settled.finish_reason)
+        )
+        if session.spans is not None:
+            work.span = session.spans.take(times.start)
+        if settled.finish_reason is None:
+            self._desk.ask(session, settled, monotonic(), self._outcome)
+
+    def _commit(self, works: Sequence[steps.Work], times: steps.StepTimes) -> None:
+        """Keep the KV of what was accepted; sessions that are over give theirs back.
+
+        After publishing: drafters work meanwhile.
+        """
+        for work in works:
+            session, settled = work.session, work.settled
+            assert session.sequence is not None
+            self._engine.commit(session.sequence, work.kept_nodes)
+            if session.spans is not None and work.span is not None:
+                bounds = RoundTimes(times.start, times.sample, perf_counter())
+                session.spans.finish(work.span, bounds, round_attributes(work))
+            if settled is not None and settled.finish_reason is not None:
+                self._finish(session, settled.finish_reason, stop_token_id=settled.stop_token_id)
+        self._flush()
+
+    def _finish(
+        self,
+        session: Session,
+        reason: FinishReason,
+        *,
+        delivered: int | None = None,
+        stop_token_id: int | None = None,
+    ) -> None:
+        kept = session.generated if delivered is None else delivered
+        finished = SessionFinished(reason, session.usage(kept), session.stats_of(kept), stop_token_id)
+        self._leave(session)
+        self._outcome.items.append((session.session_id, finished))
+
+    def _fail(self, session: Session, error: OutriderError) -> None:
+        self._leave(session)
+        self._outcome.items.append((session.session_id, error))
+
+    def _leave(self, session: Session) -> None:
+        self._desk.close(session, self._outcome)
+        self._roster.remove(session)
+
+    def _shut_down(self) -> None:
+        for session in self._roster:
+            self._fail(session, UnavailableError("the verifier is stopping"))
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._outcome:
+            self._publish(self._outcome)
+            self._outcome = mailbox.Outcome()

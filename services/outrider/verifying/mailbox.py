@@ -1,0 +1,89 @@
+"""What passes between the event loop and the engine thread. Immutable, so nothing is shared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from outrider.core.errors import OutriderError
+from outrider.core.models import DrafterInfo
+from outrider.core.rounds import Proposal
+from outrider.core.sessions import Commit, FinishReason, SessionRecord
+from outrider.verifying.spans import RoundSpans
+from outrider.wire.messages import DraftCommand, SessionFinished, SessionTokens, Stale
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Run a session: a new one, or one that goes on from what its record holds."""
+
+    record: SessionRecord
+    drafter: str = ""  # name of the link to draft through; empty: speculation is off
+    draft_limit: int = 0  # most draft tokens a round
+    spans: RoundSpans | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """End a session before it ended by itself. Unknown ids are ignored."""
+
+    session_id: str
+    keep_tokens: int | None = None  # generated tokens that count as delivered; None: all
+    reason: FinishReason = FinishReason.CANCELLED
+    error: OutriderError | None = None  # the stream ends with it instead of with SessionFinished
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp:
+    """A drafter can be reached; each connection has another generation."""
+
+    link: str
+    generation: int
+    info: DrafterInfo
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown:
+    """The connection is gone, and with it all that the drafter held."""
+
+    link: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDraining:
+    """The drafter is about to stop: no new sessions for it."""
+
+    link: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """A drafter's word about a session."""
+
+    link: str
+    generation: int
+    event: Proposal | Stale
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """End the thread. Sessions that still run end with UnavailableError."""
+
+
+Inward = Admit | End | LinkUp | LinkDown | LinkDraining | Drafted | Shutdown
+
+StreamItem = SessionTokens | SessionFinished | OutriderError
+"""What a session's stream carries after its start; the last two end it."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """All that one step (or one round of housekeeping) has to tell the event loop."""
+
+    commands: dict[tuple[str, int], list[DraftCommand]] = field(default_factory=dict)  # by link, generation
+    items: list[tuple[str, StreamItem]] = field(default_factory=list)  # by session, in order
+    commits: list[Commit] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.commands or self.items or self.commits)

@@ -1,0 +1,112 @@
+"""Counts and times of rounds: into each session's own statistics, and into the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from opentelemetry.util.types import AttributeValue
+
+from outrider.engine.api import PoolUsage
+from outrider.telemetry import names
+from outrider.telemetry.metrics import VerifierMetrics
+from outrider.verifying.session import Session
+from outrider.verifying.steps import StepTimes, Work
+
+
+class Meter:
+    """The engine thread's counts. A step's time is split into the parts of `names.ROUND_PARTS`:
+
+    - draft_wait: from asking for drafts to the start of the step, the longest of its sessions
+    - draft: what of it the drafter itself says to have spent
+    - forward: the engine
+    - sampling: picks and walks
+    - commit: keeping KV, releasing it
+    - other: planning, reserving room, handing the outcome over
+    """
+
+    def __init__(self, metrics: VerifierMetrics) -> None:
+        self._metrics = metrics
+
+    def load(self, running: int, waiting: int, pool: PoolUsage) -> None:
+        """How many sessions there are, and how full the pool is."""
+        self._metrics.load(running=running, waiting=waiting, kv_usage=pool.ratio)
+
+    def started(self, session: Session, now: float) -> None:
+        """A session runs for the first time."""
+        self._metrics.admitted(
+            waited_s=now - session.admitted_at,
+            prompt_tokens=len(session.record.prompt),
+            cached_tokens=session.cached_prompt_tokens,
+        )
+
+    def preempted(self) -> None:
+        """A session gave way."""
+        self._metrics.preempted()
+
+    def dropped(self, drafter: str, reason: str) -> None:
+        """A proposal was dropped."""
+        self._metrics.dropped(drafter, reason)
+
+    def missed(self, session: Session) -> None:
+        """A round goes on without the proposal that it waited for."""
+        session.stats.missed += 1
+        self._metrics.missed(session.drafting.link)
+
+    def resting(self, drafter: str) -> None:
+        """Nobody waits for this drafter for a while."""
+        self._metrics.link_state(drafter, "resting")
+
+    def awake(self, drafter: str) -> None:
+        """It is waited for again."""
+        self._metrics.link_state(drafter, "ready")
+
+    def round(self, work: Work) -> None:
+        """A session's round is settled."""
+        session, settled = work.session, work.settled
+        if settled is None:
+            return
+        stats, drafted = session.stats, len(work.tree)
+        run_ahead_hit = bool(drafted) and work.proposal is not None and work.proposal.run_ahead_hit
+        stats.rounds += 1
+        stats.drafts += bool(drafted)
+        stats.draft_tokens += drafted
+        stats.run_ahead_hits += run_ahead_hit
+        marks = bytearray(len(settled.token_ids))
+        marks[: settled.accepted] = b"\x01" * settled.accepted
+        session.drafted_marks += marks
+        self._metrics.round(
+            drafted=drafted,
+            accepted=settled.accepted,
+            drafter=session.drafting.link,
+            run_ahead_hit=run_ahead_hit,
+        )
+
+    def step(
+        self, works: Sequence[Work], began: float, times: StepTimes, published: float, over: float
+    ) -> None:
+        """A step is over; all times are `perf_counter` seconds."""
+        waited = max((work.waited_s for work in works), default=0.0)
+        if waited:
+            drafted = max((work.proposal.draft_us / 1e6 for work in works if work.proposal), default=0.0)
+            self._metrics.step_time("draft_wait", waited)
+            self._metrics.step_time("draft", min(drafted, waited))
+        self._metrics.step_time("forward", times.forward - times.start)
+        self._metrics.step_time("sampling", times.sample - times.forward)
+        self._metrics.step_time("commit", over - published)
+        self._metrics.step_time("other", times.start - began + published - times.sample)
+
+
+def round_attributes(work: Work) -> dict[str, AttributeValue]:
+    """What a round's span tells."""
+    settled = work.settled
+    assert settled is not None
+    return {
+        names.ATTR_DRAFTER: work.session.stats.drafter,
+        names.ATTR_BASE_LEN: work.base_len,
+        names.ATTR_TREE_SIZE: len(work.proposal.tree) if work.proposal else 0,
+        names.ATTR_DRAFTED: len(work.tree),
+        names.ATTR_ACCEPTED: settled.accepted,
+        names.ATTR_RUN_AHEAD_HIT: bool(work.proposal and work.proposal.run_ahead_hit),
+        names.ATTR_WAIT_US: round(work.waited_s * 1e6),
+        names.ATTR_MISSED: work.missed,
+    }

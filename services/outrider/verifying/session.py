@@ -1,0 +1,103 @@
+"""State of a session that lives here. Owned by the engine thread; nobody else touches it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from outrider.core.rounds import Proposal
+from outrider.core.sessions import SessionRecord, SpeculationStats, Usage
+from outrider.engine.api import SequenceHandle
+from outrider.verifying.spans import RoundSpans
+
+
+class DraftPhase(enum.Enum):
+    """What a session's drafter knows of it."""
+
+    OFF = "off"  # speculation is off, or given up: no message about this session is ever sent
+    ABSENT = "absent"  # the drafter does not hold it: open it at the next chance
+    OPEN = "open"  # the drafter holds it
+
+
+@dataclass(slots=True)
+class Drafting:
+    """A session's side of drafting."""
+
+    link: str = ""  # name of the drafter; empty: none
+    limit: int = 0  # most draft tokens a round
+    phase: DraftPhase = DraftPhase.OFF
+    wanted: int = 0  # draft tokens asked for at the present length; 0: none are awaited
+    asked_at: float = 0.0
+    wait_until: float | None = None  # end of patience; None: nothing is awaited
+    proposal: Proposal | None = None
+    reopen_at: float = 0.0  # not before this time, after the drafter said that it is full
+    missed_len: int = -1  # length whose proposal was missed last, and when it had been asked for
+    missed_asked_at: float = 0.0
+
+    def forget_round(self) -> None:
+        """Drop what was asked and what came for the length that the session has outgrown."""
+        self.wanted = 0
+        self.wait_until = None
+        self.proposal = None
+
+
+@dataclass(slots=True)
+class Session:
+    """A session, waiting or running.
+
+    Invariant between steps, once prefilled: the KV cache holds all tokens but the last one, which
+    is the root of the next round.
+    """
+
+    record: SessionRecord  # as admitted; `tokens` below goes on from it
+    order: int  # age: lower is older
+    tokens: list[int] = field(default_factory=list)  # prompt and committed tokens
+    sequence: SequenceHandle | None = None  # None: waits for room
+    drafting: Drafting = field(default_factory=Drafting)
+    stats: SpeculationStats = field(default_factory=SpeculationStats)
+    drafted_marks: bytearray = field(default_factory=bytearray)  # per generated token: 1 if accepted
+    cached_prompt_tokens: int = 0
+    spans: RoundSpans | None = None  # None: tracing is off
+    admitted_at: float = 0.0  # monotonic seconds
+    started: bool = False  # it has run before: it was not always waiting
+
+    @classmethod
+    def admitted(cls, record: SessionRecord, order: int, drafting: Drafting) -> Session:
+        """A session that starts, or goes on, from what its record holds."""
+        return cls(
+            record,
+            order,
+            tokens=[*record.prompt, *record.tokens],
+            drafting=drafting,
+            stats=SpeculationStats(drafter=drafting.link if drafting.phase is not DraftPhase.OFF else ""),
+            drafted_marks=bytearray(len(record.tokens)),
+        )
+
+    @property
+    def session_id(self) -> str:
+        """Its id."""
+        return self.record.session_id
+
+    @property
+    def generated(self) -> int:
+        """Generated tokens so far."""
+        return len(self.tokens) - len(self.record.prompt)
+
+    @property
+    def remaining(self) -> int:
+        """Tokens that may still be generated."""
+        return self.record.stop.max_tokens - self.generated
+
+    @property
+    def missing(self) -> int:
+        """Tokens without KV, the last one included: 1 when decoding, more while prefilling."""
+        return len(self.tokens) - (self.sequence.kv_len if self.sequence else 0)
+
+    def usage(self, delivered: int) -> Usage:
+        """Counts for the client when `delivered` generated tokens were kept."""
+        return Usage(len(self.record.prompt), delivered, self.cached_prompt_tokens)
+
+    def stats_of(self, delivered: int) -> SpeculationStats:
+        """Counts of speculation; accepted tokens count only if they were delivered."""
+        self.stats.accepted_tokens = sum(self.drafted_marks[:delivered])
+        return self.stats

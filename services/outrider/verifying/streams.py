@@ -1,0 +1,163 @@
+"""Clients' streams of the sessions that live here. Event loop only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+
+from outrider.core.errors import (
+    InvalidRequestError,
+    OutriderError,
+    SessionExistsError,
+    SessionNotFoundError,
+    StaleEpochError,
+)
+from outrider.core.sessions import SessionRecord
+from outrider.verifying.mailbox import StreamItem
+from outrider.wire.messages import SessionEvent, SessionFinished, SessionStarted, SessionTokens
+
+
+class Attachment:
+    """One client's view of a session: what it missed, then what comes."""
+
+    def __init__(self, record: SessionRecord, first: Iterable[StreamItem]) -> None:
+        self.session_id = record.session_id
+        self._started = SessionStarted(record.sampling.seed, record.epoch)
+        # Unbounded, but a session never holds more than max_tokens tokens.
+        self._items: asyncio.Queue[StreamItem] = asyncio.Queue()
+        for item in first:
+            self._items.put_nowait(item)
+
+    def push(self, item: StreamItem) -> None:
+        """One more item for the client."""
+        self._items.put_nowait(item)
+
+    async def events(self) -> AsyncIterator[SessionEvent]:
+        """The stream: started, tokens, finished.
+
+        Raises:
+            OutriderError: what ended the session, or the attachment, instead.
+        """
+        yield self._started
+        while True:
+            item = await self._items.get()
+            if isinstance(item, OutriderError):
+                raise item
+            yield item
+            if isinstance(item, SessionFinished):
+                return
+
+
+@dataclass(slots=True)
+class _Live:
+    record: SessionRecord
+    tokens: list[int]
+    attachment: Attachment
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class StreamTable:
+    """The sessions that live here, each with at most one attached client."""
+
+    def __init__(self) -> None:
+        self._live: dict[str, _Live] = {}
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __contains__(self, session_id: str) -> bool:
+        return session_id in self._live
+
+    def ids(self) -> list[str]:
+        """Ids of all sessions that live here."""
+        return list(self._live)
+
+    def add(self, record: SessionRecord, *, from_token: int = 0) -> Attachment:
+        """A session begins to live here, with its first client.
+
+        Raises:
+            SessionExistsError: it lives here already.
+            InvalidRequestError: `from_token` is past its end.
+        """
+        if record.session_id in self._live:
+            raise SessionExistsError(f"session {record.session_id} runs here already")
+        attachment = Attachment(record, replay(record.tokens, from_token))
+        self._live[record.session_id] = _Live(record, list(record.tokens), attachment)
+        self._empty.clear()
+        return attachment
+
+    def attach(self, session_id: str, from_token: int) -> Attachment:
+        """A newer client takes the place of the older one, whose stream ends.
+
+        Raises:
+            SessionNotFoundError: it does not live here.
+            InvalidRequestError: `from_token` is past its end.
+        """
+        live = self._live.get(session_id)
+        if live is None:
+            raise SessionNotFoundError(f"session {session_id} does not run here")
+        attachment = Attachment(live.record, replay(live.tokens, from_token))
+        live.attachment.push(StaleEpochError("another client has attached to this session"))
+        live.attachment = attachment
+        return attachment
+
+    def is_current(self, attachment: Attachment) -> bool:
+        """Whether the session lives and this is its client."""
+        live = self._live.get(attachment.session_id)
+        return live is not None and live.attachment is attachment
+
+    def discard(self, session_id: str) -> None:
+        """The session never came to run."""
+        self._remove(session_id)
+
+    def record(self, session_id: str) -> SessionRecord | None:
+        """The record of a session that lives here, as admitted."""
+        live = self._live.get(session_id)
+        return live.record if live else None
+
+    def deliver(self, items: Iterable[tuple[str, StreamItem]]) -> None:
+        """What a step brought, to the clients."""
+        for session_id, item in items:
+            live = self._live.get(session_id)
+            if live is None:
+                continue
+            live.attachment.push(item)
+            if isinstance(item, SessionTokens):
+                live.tokens.extend(item.token_ids)
+            else:
+                self._remove(session_id)
+
+    async def wait_ended(self, session_id: str) -> None:
+        """Until the session does not live here any more."""
+        live = self._live.get(session_id)
+        if live is not None:
+            await live.ended.wait()
+
+    async def wait_empty(self) -> None:
+        """Until no session lives here."""
+        await self._empty.wait()
+
+    def _remove(self, session_id: str) -> None:
+        live = self._live.pop(session_id, None)
+        if live is not None:
+            live.ended.set()
+        if not self._live:
+            self._empty.set()
+
+
+def replay(tokens: Iterable[int], from_token: int) -> list[StreamItem]:
+    """The tokens from `from_token` on, as one item; none if there are none.
+
+    Raises:
+        InvalidRequestError: `from_token` is past the end.
+    """
+    held = list(tokens)
+    if from_token > len(held):
+        raise InvalidRequestError(
+            f"from_token is {from_token}, the session has {len(held)} tokens", field="from_token"
+        )
+    rest = tuple(held[from_token:])
+    return [SessionTokens(from_token, rest)] if rest else []
