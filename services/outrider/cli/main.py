@@ -1,0 +1,147 @@
+"""The `outrider` command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outrider import __version__
+from outrider.cli import logging
+from outrider.cli.console import err
+from outrider.cli.models import app as models_app
+from outrider.cli.service import die_with_supervisor, run_service
+from outrider.config import OutriderConfig, dump_config, load_config
+from outrider.core.errors import OutriderError
+
+app = typer.Typer(
+    name="outrider",
+    help="Serves large language models with speculative decoding: drafters propose, a verifier decides.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+config_app = typer.Typer(help="The configuration that a command would run with.", no_args_is_help=True)
+app.add_typer(models_app, name="models")
+app.add_typer(config_app, name="config")
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="YAML file; without one: the demo stack", dir_okay=False)
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="change one value, such as verifier.dtype=float32; may be repeated",
+    ),
+]
+
+
+def _load(config: Path | None, overrides: list[str] | None) -> OutriderConfig:
+    loaded = load_config(config, overrides or ())
+    logging.set_up(loaded.telemetry.log_level)
+    return loaded
+
+
+@app.command()
+def serve(
+    config: ConfigOption = None,
+    overrides: SetOption = None,
+    json_ready: Annotated[
+        bool, typer.Option("--json-ready", help="say what is ready as JSON, with the pid of each service")
+    ] = False,
+    grace: Annotated[float, typer.Option(min=0.0, help="seconds a service has to stop in")] = 10.0,
+) -> None:
+    """Run a whole stack on this machine: drafters, verifier, gateway, each a process.
+
+    Prints one line when all are ready and runs until SIGTERM or Ctrl-C. A service that dies is
+    started again.
+    """
+    from outrider.cli.serve import serve as serve_stack
+
+    serve_stack(_load(config, overrides), json_ready=json_ready, grace_s=grace)
+
+
+@app.command()
+def verifier(config: ConfigOption = None, overrides: SetOption = None) -> None:
+    """Run one verifier. Prints a line of JSON with its address when it is ready."""
+    loaded = _load(config, overrides)
+    from outrider.verifying import server
+
+    run_service("verifier", lambda ready, stop: server.serve(loaded, ready=ready, stop=stop))
+
+
+@app.command()
+def drafter(
+    name: Annotated[str, typer.Argument(help="a key of `drafters` in the configuration")],
+    config: ConfigOption = None,
+    overrides: SetOption = None,
+) -> None:
+    """Run one drafter. Prints a line of JSON with its address when it is ready."""
+    loaded = _load(config, overrides)
+    from outrider.drafting import server
+
+    run_service(f"drafter:{name}", lambda ready, stop: server.serve(loaded, name, ready=ready, stop=stop))
+
+
+@app.command()
+def gateway(config: ConfigOption = None, overrides: SetOption = None) -> None:
+    """Run one gateway. Prints a line of JSON with its addresses when it is ready."""
+    loaded = _load(config, overrides)
+    from outrider.gateway import server
+
+    run_service("gateway", lambda ready, stop: server.serve(loaded, ready=ready, stop=stop))
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False
+)
+def bench(context: typer.Context) -> None:
+    """Measure speculation on against off, interleaved, on your prompts."""
+    from outrider.benchmark.cli import bench as command
+
+    measuring = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    measuring.command()(command)
+    measuring(args=context.args, prog_name="outrider bench")
+
+
+@config_app.command("show")
+def show(config: ConfigOption = None, overrides: SetOption = None) -> None:
+    """Print the whole configuration, defaults included, as YAML."""
+    sys.stdout.write(dump_config(load_config(config, overrides or ())))
+
+
+@config_app.command("schema")
+def schema() -> None:
+    """Print the JSON schema of the configuration, for editors and checks."""
+    sys.stdout.write(json.dumps(OutriderConfig.model_json_schema(), indent=2) + "\n")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    sys.stdout.write(f"outrider {__version__}\n")
+
+
+def main() -> None:
+    """Run the command; an error of ours becomes one line and exit status 1."""
+    die_with_supervisor()
+    try:
+        app()
+    except OutriderError as error:
+        err.print(f"[bold red]error:[/] {_escaped(str(error))}", soft_wrap=True)
+        raise SystemExit(1) from None
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""From a configuration to the processes of a local stack."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from outrider.catalogue import CATALOGUE, Progress, fetch, is_fetched, resolve
+from outrider.cli.children import ServiceSpec
+from outrider.config import OutriderConfig, dump_config
+from outrider.core.errors import ConfigError
+
+GATEWAY, VERIFIER = "gateway", "verifier"
+DRAFTER_PAUSE_S = 1.0
+"""A drafter that is away costs speed all the time, so it is started again soon."""
+
+# Measured: spinning OpenMP threads of several processes cost up to 4x on few cores; trimming and
+# mapping of large blocks cost thousands of page faults a second.
+CHILD_ENV = {
+    "OMP_WAIT_POLICY": "passive",
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+def drafter_service(name: str) -> str:
+    """How the service that runs drafter `name` is called."""
+    return f"drafter:{name}"
+
+
+def child_env() -> dict[str, str]:
+    """Our environment with the defaults above; what the user set stays."""
+    return CHILD_ENV | os.environ
+
+
+def need_models(config: OutriderConfig, progress: Progress) -> None:
+    """Fetch the catalogue's models that `config` names and check that all models are there.
+
+    Raises:
+        ConfigError: the field that names a model, and what is wrong with it.
+    """
+    for field, name in _models(config).items():
+        if name in CATALOGUE and not is_fetched(name):
+            fetch(name, progress)
+        try:
+            resolve(name)
+        except ConfigError as error:
+            raise ConfigError(f"{field}: {error}") from None
+
+
+def with_ports(config: OutriderConfig) -> OutriderConfig:
+    """`config` with every port 0 replaced by a free one, so that services can find each other."""
+    with ExitStack() as held:  # all of them at once, so that no port is given twice
+
+        def port(host: str, wanted: int | None) -> int | None:
+            if wanted != 0:
+                return wanted
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            probe = held.enter_context(socket.socket(family))
+            probe.bind((host, 0))
+            return int(probe.getsockname()[1])
+
+        verifier, gateway = config.verifier, config.gateway
+        drafters = {
+            name: drafter.model_copy(
+                update={
+                    "port": port(drafter.host, drafter.port),
+                    "metrics_port": port(drafter.host, drafter.metrics_port),
+                }
+            )
+            for name, drafter in config.drafters.items()
+        }
+        return config.model_copy(
+            update={
+                "verifier": verifier.model_copy(
+                    update={
+                        "port": port(verifier.host, verifier.port),
+                        "metrics_port": port(verifier.host, verifier.metrics_port),
+                    }
+                ),
+                "drafters": drafters,
+                "gateway": gateway.model_copy(
+                    update={
+                        "http_port": port(gateway.host, gateway.http_port),
+                        "grpc_port": port(gateway.host, gateway.grpc_port),
+                    }
+                ),
+            }
+        )
+
+
+@contextmanager
+def service_specs(config: OutriderConfig) -> Iterator[list[ServiceSpec]]:
+    """The processes of the stack; the file that tells them their configuration lives as long as this."""
+    with tempfile.TemporaryDirectory(prefix="outrider-") as folder:
+        path = Path(folder) / "config.yaml"
+        path.write_text(dump_config(config), "utf-8")
+
+        def command(*words: str) -> tuple[str, ...]:
+            return (sys.executable, "-m", "outrider.cli.main", *words, "--config", str(path))
+
+        drafters = [
+            ServiceSpec(drafter_service(name), command("drafter", name), DRAFTER_PAUSE_S)
+            for name in config.drafters
+        ]
+        yield [
+            *drafters,
+            ServiceSpec(VERIFIER, command("verifier")),
+            ServiceSpec(GATEWAY, command("gateway")),
+        ]
+
+
+def _models(config: OutriderConfig) -> dict[str, str]:
+    drafters = {
+        f"drafters.{name}.model": drafter.model
+        for name, drafter in config.drafters.items()
+        if drafter.method == "draft_model"
+    }
+    return {"model": config.model} | drafters
