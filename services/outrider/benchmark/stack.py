@@ -69,8 +69,8 @@ def _wait_ready(process: subprocess.Popen[str], log: IO[str]) -> dict[str, Any]:
             raise UnavailableError(f"the stack was not ready within {START_TIMEOUT_S:.0f} s") from None
         if line is None:
             raise UnavailableError(f"the stack stopped before it was ready:\n{_tail(log)}")
-        if line.startswith("{"):
-            ready: dict[str, Any] = json.loads(line)
+        ready: dict[str, Any] = json.loads(line)
+        if ready["event"] == "ready":
             return ready
 
 
