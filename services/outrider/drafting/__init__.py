@@ -1,0 +1,1 @@
+"""The drafter: drafting methods, their sessions, the batching scheduler and the gRPC service."""

@@ -1,0 +1,135 @@
+"""A smaller model of the same tokenizer drafts, one token a step for all sessions together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from outrider.core.models import ModelInfo
+from outrider.core.sampling import coupled_picks
+from outrider.core.trees import TokenTree
+from outrider.drafting.method import StepReport
+from outrider.drafting.session import DraftSession
+from outrider.engine.api import EngineApi, SequenceHandle, StepItem
+from outrider.wire.messages import FeatureBlock
+
+SHORT = 32
+"""A session with more tokens than this to run is in prefill, and must not hold up the others."""
+KEEP_UP = 64
+"""Without a goal, fewer new tokens than this are not worth a forward of their own."""
+
+
+class DraftModel:
+    """Coupled sampling with the session's own parameters, seed and positions.
+
+    The sequence in the engine holds KV for a prefix of the session's committed and drafted
+    tokens; the rest (at least one token) is run by the next step.
+    """
+
+    def __init__(
+        self, engine: EngineApi, *, prefill_chunk: int, vocabulary: torch.Tensor | None = None
+    ) -> None:
+        """`vocabulary`: int64 ids of the columns of the engine's logits, if these are reduced."""
+        self._engine = engine
+        self._prefill_chunk = prefill_chunk
+        self._vocabulary = vocabulary
+        self._sequences: dict[DraftSession, SequenceHandle] = {}
+
+    @property
+    def name(self) -> str:
+        return "draft_model"
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._engine.info
+
+    @property
+    def features(self) -> frozenset[str]:
+        return frozenset()
+
+    @property
+    def runs_ahead(self) -> bool:
+        return True
+
+    @property
+    def usage(self) -> float:
+        return self._engine.pool.ratio
+
+    def open(self, session: DraftSession, features: Sequence[FeatureBlock]) -> None:
+        self._sequences[session] = self._engine.open(session.tokens)
+
+    def advance(self, session: DraftSession, same: int, features: Sequence[FeatureBlock]) -> None:
+        sequence = self._sequences[session]
+        if sequence.kv_len > same:
+            self._engine.rollback(sequence, same)
+
+    def step(self, sessions: Sequence[DraftSession]) -> StepReport:
+        planned: list[tuple[DraftSession, SequenceHandle, int]] = []
+        starved = []
+        for session, count in self._shares(sessions):
+            sequence = self._sequences[session]
+            if self._engine.reserve(sequence, count):
+                planned.append((session, sequence, count))
+            else:
+                starved.append(session)
+        if planned:
+            self._forward(planned)
+        return StepReport(len(planned), starved)
+
+    def _shares(self, sessions: Sequence[DraftSession]) -> list[tuple[DraftSession, int]]:
+        """How many tokens each session runs. Prefill takes a smaller part while others wait for a token."""
+        short: list[tuple[DraftSession, int]] = []
+        prefill: list[tuple[DraftSession, int]] = []
+        for session in sessions:
+            count = len(session) - self._sequences[session].kv_len
+            (short if count <= SHORT else prefill).append((session, count))
+        budget = self._prefill_chunk // 4 if short else self._prefill_chunk
+        for session, count in prefill:
+            if budget <= 0:
+                break
+            # The last token is left for the step that draws from it.
+            share = min(count if session.goal else count - 1, budget)
+            short.append((session, share))
+            budget -= share
+        return short
+
+    def _forward(self, planned: Sequence[tuple[DraftSession, SequenceHandle, int]]) -> None:
+        items = []
+        drawing = []
+        rows = []
+        for session, sequence, count in planned:
+            start = sequence.kv_len
+            length = len(session)
+            draws = start + count == length
+            if draws:
+                drawing.append(session)
+                rows.append((session.sampling, length))
+            items.append(
+                StepItem(
+                    sequence,
+                    TokenTree.chain(session.window(start, start + count)),
+                    logits="last" if draws else "none",
+                )
+            )
+        output = self._engine.step(items)
+        for _, sequence, count in planned:
+            self._engine.commit(sequence, range(count))
+        if not drawing:
+            return
+        picks = coupled_picks(output.logits, rows, self._vocabulary)
+        for session, token_id in zip(drawing, picks.tolist(), strict=True):
+            session.ahead.append(token_id)
+
+    def finished(self, session: DraftSession) -> bool:
+        if session.goal:
+            return len(session.ahead) >= session.goal
+        return len(session) - self._sequences[session].kv_len < KEEP_UP
+
+    def proposal(self, session: DraftSession, length: int) -> TokenTree:
+        return TokenTree.chain(session.ahead[:length])
+
+    def close(self, session: DraftSession) -> None:
+        sequence = self._sequences.pop(session, None)
+        if sequence is not None:
+            self._engine.release(sequence)

@@ -1,0 +1,47 @@
+"""From a drafter's configuration to its drafting method."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from outrider.config.schema import DrafterConfig
+from outrider.core.errors import ConfigError
+from outrider.drafting.method import DraftingMethod
+from outrider.drafting.prompt_lookup import PromptLookup
+
+LOOKUP_TOKENS = 1_048_576
+"""Tokens that prompt lookup indexes over all sessions: about 300 MB."""
+
+
+def build_method(config: DrafterConfig) -> DraftingMethod:
+    """The method that `config` asks for, with its model loaded.
+
+    Raises:
+        ConfigError: the model, or a value of the configuration, cannot be used.
+        UnsupportedModelError: the model's architecture is not supported.
+    """
+    if config.method == "prompt_lookup":
+        return _prompt_lookup(config)
+    return _draft_model(config)
+
+
+def _prompt_lookup(config: DrafterConfig) -> DraftingMethod:
+    shortest, longest = config.ngram_min, config.ngram_max
+    if shortest > longest:
+        raise ConfigError(f"ngram_min is {shortest}, it must be at most ngram_max, which is {longest}")
+    return PromptLookup(ngram_min=shortest, ngram_max=longest, max_tokens=LOOKUP_TOKENS)
+
+
+def _draft_model(config: DrafterConfig) -> DraftingMethod:
+    if not config.model:
+        raise ConfigError("a drafter with method draft_model needs a model: a catalogue name or a folder")
+    # Imported here because a drafter without a model needs no torch, which takes seconds to load.
+    from outrider import catalogue
+    from outrider.drafting.draft_model import DraftModel
+    from outrider.drafting.vocabulary import load_vocabulary
+    from outrider.engine.engine import Engine
+
+    folder = catalogue.resolve(config.model)
+    vocabulary = load_vocabulary(folder)
+    engine = Engine.load(folder, config, name=Path(config.model).name, head_rows=vocabulary)
+    return DraftModel(engine, prefill_chunk=config.prefill_chunk, vocabulary=vocabulary)

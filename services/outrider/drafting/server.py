@@ -1,0 +1,141 @@
+"""A drafter as a process: load, listen, serve, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from outrider.config.schema import DrafterConfig, OutriderConfig
+from outrider.core.errors import ConfigError, InternalError
+from outrider.core.models import DrafterInfo
+from outrider.drafting.factory import build_method
+from outrider.drafting.observer import DraftObserver
+from outrider.drafting.scheduler import DraftScheduler
+from outrider.drafting.service import DrafterService
+from outrider.drafting.worker import DraftWorker, Turn
+from outrider.telemetry import tracing
+from outrider.telemetry.metrics import DrafterMetrics, serve_metrics
+from outrider.wire import channels, services
+
+log = logging.getLogger(__name__)
+
+DRAIN_S = 1.0
+"""How long proposals that are owed may take once the drafter is told to stop."""
+CLOSE_S = 1.0
+"""How long streams may then take to close."""
+
+
+async def serve(
+    config: OutriderConfig,
+    name: str,
+    *,
+    ready: Callable[[dict[str, str]], None],
+    stop: asyncio.Event,
+) -> None:
+    """Serve the drafter that `config.drafters` calls `name`, until `stop` is set.
+
+    Calls `ready({"grpc": "host:port"})` once it takes calls (with "metrics" if these are served).
+
+    Raises:
+        ConfigError: no such drafter, no such model, or an address that cannot be bound.
+        UnsupportedModelError: the draft model's architecture is not supported.
+        InternalError: a defect ended the drafter's thread.
+    """
+    if name not in config.drafters:
+        raise ConfigError(f"drafters.{name}: no such drafter, there are {sorted(config.drafters) or 'none'}")
+    own = config.drafters[name]
+    instance_id = uuid.uuid4().hex
+    loop = asyncio.get_running_loop()
+    worker = DraftWorker()
+    async with AsyncExitStack() as stack:
+        stack.callback(worker.stop)
+        scheduler, info = await asyncio.wrap_future(worker.start(lambda: _build(own, instance_id)))
+        traces = tracing.setup(config.telemetry, "drafter", instance_id=instance_id)
+        stack.push_async_callback(asyncio.to_thread, traces.shutdown)
+        registry = CollectorRegistry()
+        observer = DraftObserver(name, DrafterMetrics(registry, info.model.model_name), traces)
+        service = DrafterService(info, put=worker.put, observe=observer)
+        work = await stack.enter_async_context(
+            _working(worker, scheduler, lambda turn: loop.call_soon_threadsafe(service.on_turn, turn))
+        )
+        addresses = {"grpc": await stack.enter_async_context(_listening(own, service))}
+        if own.metrics_port is not None:
+            page = serve_metrics(registry, own.host, own.metrics_port)
+            stack.callback(page.close)
+            addresses["metrics"] = page.address
+        log.info("drafter %s (%s) serves on %s", name, info.method, addresses["grpc"])
+        ready(addresses)
+        await _until(stop, work)
+
+
+def _build(own: DrafterConfig, instance_id: str) -> tuple[DraftScheduler, DrafterInfo]:
+    """In the worker's thread: load the model."""
+    method = build_method(own)
+    scheduler = DraftScheduler(
+        method,
+        max_sessions=own.max_sessions,
+        max_draft_tokens=own.max_draft_tokens,
+        run_ahead=own.run_ahead,
+    )
+    info = DrafterInfo(
+        model=method.info,
+        method=method.name,
+        features=tuple(sorted(method.features)),
+        max_draft_tokens=own.max_draft_tokens,
+        max_sessions=own.max_sessions,
+        instance_id=instance_id,
+    )
+    return scheduler, info
+
+
+@asynccontextmanager
+async def _working(
+    worker: DraftWorker, scheduler: DraftScheduler, deliver: Callable[[Turn], object]
+) -> AsyncIterator[asyncio.Future[None]]:
+    """The worker's thread at work; yields what ends with it."""
+    work = asyncio.wrap_future(worker.run(scheduler, deliver))
+    try:
+        yield work
+    finally:
+        worker.stop()
+        await asyncio.wait([work])
+
+
+@asynccontextmanager
+async def _listening(own: DrafterConfig, service: DrafterService) -> AsyncIterator[str]:
+    """The gRPC server with health and reflection; yields its address, drains at the end."""
+    server = channels.make_server()
+    services.add_drafter(server, service)
+    health = await channels.add_health(server, (services.DRAFTER,))
+    channels.add_reflection(server, (services.DRAFTER,))
+    address = channels.listen(server, own.host, own.port)
+    await server.start()
+    load = asyncio.create_task(service.tell_load())
+    await health.set_serving(True)
+    try:
+        yield address
+        await health.shut_down()
+        await service.drain(DRAIN_S)
+    finally:
+        load.cancel()
+        await server.stop(CLOSE_S)
+
+
+async def _until(stop: asyncio.Event, work: asyncio.Future[None]) -> None:
+    """Wait for `stop`.
+
+    Raises:
+        InternalError: the worker's thread ended first.
+    """
+    stopped = asyncio.ensure_future(stop.wait())
+    either: set[asyncio.Future[Any]] = {stopped, work}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if work.done():
+        raise InternalError("the drafter's thread ended by itself") from work.exception()

@@ -1,0 +1,78 @@
+"""What a drafter knows of one session, whatever the drafting method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from outrider.core.sessions import SamplingParams
+
+
+class SessionKey(NamedTuple):
+    """Session ids are unique within one stream only: two verifiers cannot touch each other's sessions."""
+
+    stream: int
+    session_id: str
+
+
+@dataclass(slots=True, eq=False)
+class DraftRequest:
+    """A proposal that a session owes."""
+
+    base_len: int  # committed tokens that it continues
+    length: int  # draft tokens, at least 1
+    arrived_ns: int  # time.perf_counter_ns of the command
+    deadline_ns: int  # after that nobody wants it; 0: no deadline
+    traceparent: str = ""
+    run_ahead_hit: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class DraftSession:
+    """Committed tokens, and the chain drafted past them.
+
+    `ahead` holds tokens that were proposed or drafted in run-ahead; it stays valid as long as
+    commits agree with it. Methods that draft trees keep them by themselves.
+    """
+
+    key: SessionKey
+    epoch: int
+    sampling: SamplingParams
+    tokens: list[int]
+    ahead: list[int] = field(default_factory=list)
+    goal: int = 0  # draft tokens to work towards; 0: only keep up with the commits
+    request: DraftRequest | None = None
+
+    def __len__(self) -> int:
+        """Tokens committed and drafted."""
+        return len(self.tokens) + len(self.ahead)
+
+    def window(self, start: int, stop: int) -> list[int]:
+        """Tokens `start` to `stop` of the committed ones followed by the drafted ones."""
+        committed = len(self.tokens)
+        if start >= committed:
+            return self.ahead[start - committed : stop - committed]
+        if stop <= committed:
+            return self.tokens[start:stop]
+        return self.tokens[start:] + self.ahead[: stop - committed]
+
+    def commit(self, token_ids: Sequence[int]) -> int:
+        """Append committed tokens and drop what was drafted otherwise.
+
+        Returns:
+            How many tokens, from the start, of committed and drafted ones are what they were.
+        """
+        agreed = 0
+        for committed, drafted in zip(token_ids, self.ahead, strict=False):
+            if committed != drafted:
+                break
+            agreed += 1
+        same = len(self.tokens) + agreed
+        if agreed == len(token_ids):
+            same = len(self)
+            del self.ahead[:agreed]
+        else:
+            self.ahead.clear()
+        self.tokens.extend(token_ids)
+        return same
