@@ -32,11 +32,13 @@ class SessionStore(Protocol):
         """Write the commits of one step, of any number of sessions, in one round trip.
 
         A commit with a `finish_reason` finishes the session. Writing the same commit again (same
-        epoch, same base_len, same tokens) changes nothing and succeeds, so that retries are safe.
+        epoch, same base_len, same tokens) changes nothing and succeeds, so that retries are safe;
+        of a commit whose first tokens are there already, the rest is written.
 
         Returns one entry a commit: None, or StaleEpochError (somebody else owns the session),
-        SessionNotFoundError, or ProtocolError (base_len leaves a gap). A refused commit changes
-        nothing and does not touch the others.
+        SessionNotFoundError, or ProtocolError (base_len leaves a gap, the session is finished, or
+        other tokens stand there already). A refused commit changes nothing and does not touch the
+        others.
         """
 
     async def load(self, session_id: str) -> SessionRecord:
@@ -54,6 +56,7 @@ class SessionStore(Protocol):
         Raises:
             StaleEpochError: somebody else owns the session.
             SessionNotFoundError: no such session.
+            ProtocolError: fewer than `length` tokens were written.
         """
 
     async def delete(self, session_id: str) -> None:
