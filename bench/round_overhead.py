@@ -29,12 +29,12 @@ from statistics import median
 from typing import Any
 
 import httpx
-from draft_forward import draft_forward_ms
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from draft_forward import draft_forward_ms
 from outrider.benchmark.client import Answer, Client, RequestOptions
 from outrider.benchmark.provenance import provenance
 from outrider.benchmark.stack import overrides_for, running_stack
