@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.servers import RedisServer, redis_server
 from tests.stack import Stack, tiny_config
 from tests.traffic import Generated, ask, connected, generate
 
@@ -14,10 +15,18 @@ HOSTILE = "hostile"
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Tiny models, memory store. The drafter `hostile` is configured, but for a test to play."""
+def redis() -> Iterator[RedisServer]:
+    """The stack's session store."""
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory, redis: RedisServer) -> Iterator[Stack]:
+    """Tiny models, Redis. The drafter `hostile` is configured, but for a test to play."""
     folder = tmp_path_factory.mktemp("faults")
     config = tiny_config(folder)
+    config["store"] = {"kind": "redis", "url": redis.url}
     config["verifier"] |= {"max_sessions": 16, "max_queue": 256}
     config["drafters"][HOSTILE] = {"method": "prompt_lookup"}
     with Stack(folder, config, absent=(HOSTILE,)) as running:

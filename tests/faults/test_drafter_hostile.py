@@ -39,7 +39,9 @@ async def test_hostile_drafter(stack: Stack, expect: Expect, temperature: float)
                 for seed in seeds
                 for name in (HOSTILE, "twin")
             ]
-            answers = await asyncio.gather(*(generate(stub, request) for request in requests))
+            # It even learns its neighbours' ids, which no drafter should.
+            meet = lambda seen: hostile.victims.add(seen.generation_id)  # noqa: E731
+            answers = await asyncio.gather(*(generate(stub, one, on_delta=meet) for one in requests))
             for index, got in enumerate(answers):
                 assert got.token_ids == expected[index // 2]
             # The neighbours' proposals are all the target's own choice: none may be lost or replaced.
