@@ -157,6 +157,8 @@ class Supervisor:
         for keeper in keepers:
             keeper.cancel()
         await asyncio.gather(*keepers, return_exceptions=True)
+        self.kill()  # one that was just being started again when the others were told to stop
+        await asyncio.gather(*(child.wait() for child in self._children.values()))
 
 
 def _describe(child: Child) -> Running:

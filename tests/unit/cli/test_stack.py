@@ -1,0 +1,77 @@
+"""What a configuration becomes before processes are started."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from outrider.catalogue import CATALOGUE
+from outrider.catalogue.progress import Silent
+from outrider.cli.stack import child_env, need_models, service_specs, with_ports
+from outrider.config import OutriderConfig, load_config
+from outrider.core.errors import ConfigError
+
+
+def ports_of(config: OutriderConfig) -> list[int]:
+    drafters = [drafter.port for drafter in config.drafters.values()]
+    return [config.verifier.port, config.gateway.http_port, config.gateway.grpc_port, *drafters]
+
+
+def test_ports_that_are_given_stay() -> None:
+    config = load_config(None)
+    assert with_ports(config) == config
+
+
+def test_every_port_0_becomes_another_free_port() -> None:
+    zeros = [
+        "verifier.port=0",
+        "verifier.metrics_port=0",
+        "gateway.http_port=0",
+        "gateway.grpc_port=0",
+        "drafters.draft_model.port=0",
+        "drafters.prompt_lookup.port=0",
+    ]
+    config = with_ports(load_config(None, zeros))
+    ports = [*ports_of(config), config.verifier.metrics_port]
+    assert 0 not in ports
+    assert len(set(ports)) == len(ports)
+    assert config.drafters["prompt_lookup"].metrics_port is None
+
+
+def test_every_service_gets_the_same_configuration_file() -> None:
+    config = load_config(None, ["served_name=off"])
+    with service_specs(config) as specs:
+        assert [spec.name for spec in specs] == [
+            "drafter:draft_model",
+            "drafter:prompt_lookup",
+            "verifier",
+            "gateway",
+        ]
+        (path,) = {spec.command[-1] for spec in specs}
+        assert load_config(Path(path)) == config
+    assert not Path(path).exists()
+
+
+def test_what_the_user_set_in_the_environment_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    monkeypatch.delenv("MALLOC_MMAP_MAX_", raising=False)
+    env = child_env()
+    assert env["OMP_WAIT_POLICY"] == "active"
+    assert env["MALLOC_MMAP_MAX_"] == "0"
+    assert env["PATH"] == os.environ["PATH"]
+
+
+def test_a_model_that_is_missing_is_named_by_its_field() -> None:
+    with pytest.raises(ConfigError, match=r"^model: there is no model 'nowhere'"):
+        need_models(load_config(None, ["model=nowhere"]), Silent())
+    assert "nowhere" not in CATALOGUE
+
+
+def test_a_draft_model_needs_a_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").touch()
+    (tmp_path / "model.safetensors").touch()
+    overrides = [f"model={tmp_path}", "drafters.draft_model.model="]
+    with pytest.raises(ConfigError, match=r"^drafters.draft_model.model: "):
+        need_models(load_config(None, [*overrides, 'drafters.draft_model.model=""']), Silent())
