@@ -16,6 +16,7 @@ a vocabulary of 49,152 needs 384 draws and the few ids that can still win, not 4
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -48,45 +49,56 @@ def exponentials(stream: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
 
     Args:
         stream: int64 [4, *shape], or broadcastable to it: columns of `streams`.
-        ids: int64 [*shape], vocabulary ids in [0, 2**32).
+        ids: int64, of a shape broadcastable with that one; vocabulary ids in [0, 2**32).
 
     Returns:
         float64 [*shape], above 0.
     """
-    shape = torch.broadcast_shapes(stream.shape[1:], ids.shape)
-    ids = ids.expand(shape)
-    groups = ids >> GROUP_BITS
-    words = _words(stream.unsqueeze(1), torch.stack((groups, ids)), (DOMAIN_GROUP, DOMAIN_TOKEN))
+    ids = ids + torch.zeros_like(stream[0])  # to their common shape
+    domains = torch.tensor((DOMAIN_GROUP, DOMAIN_TOKEN), device=ids.device).view(2, *(1,) * ids.dim())
+    words = _words(stream.unsqueeze(1), torch.stack((ids >> GROUP_BITS, ids)), domains)
     values = to_float(negative_log(uniforms(words[0], words[1])))
-    least = values[0] * (1.0 / GROUP_SIZE)
     is_least = (words[2, 0] & (GROUP_SIZE - 1)) == (ids & (GROUP_SIZE - 1))
-    return torch.where(is_least, least, least + values[1])
+    return _above(values[0] * (1.0 / GROUP_SIZE), is_least, values[1])
 
 
-def group_minima(stream: torch.Tensor, groups: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The least E of each of the first `groups` groups of ids, and the id that has it.
+@dataclass(frozen=True, slots=True)
+class FirstDraws:
+    """What is drawn before it is known which ids matter: for R streams, the least of each of G groups."""
 
-    Args:
-        stream: int64 [4, R].
+    stream: torch.Tensor  # int64 [4, R]
+    least: torch.Tensor  # float64 [R, G]: the least E of each group
+    least_ids: torch.Tensor  # int64 [R, G]: the id that has it
+    best: torch.Tensor  # float64 [R]: E of one id a row
 
-    Returns:
-        float64 [R, groups] and int64 [R, groups].
-    """
-    numbers = torch.arange(groups, device=stream.device).expand(1, stream.shape[1], groups)
-    words = _words(stream[:, None, :, None], numbers, (DOMAIN_GROUP,))
-    least = to_float(negative_log(uniforms(words[0, 0], words[1, 0]))).mul_(1.0 / GROUP_SIZE)
-    return least, (numbers[0] << GROUP_BITS) + (words[2, 0] & (GROUP_SIZE - 1))
+    @classmethod
+    def of(cls, stream: torch.Tensor, groups: int, ids: torch.Tensor) -> FirstDraws:
+        """Draw for the first `groups` groups, and for one id of each stream (`ids`, int64 [R])."""
+        numbers = torch.arange(groups, device=ids.device).expand(len(ids), groups)
+        domains = torch.full((groups + 1,), DOMAIN_GROUP, device=ids.device)
+        domains[-1] = DOMAIN_TOKEN
+        words = _words(stream[:, :, None], torch.cat((numbers, ids[:, None]), 1), domains)
+        values = to_float(negative_log(uniforms(words[0], words[1])))
+        least = values[:, :-1] * (1.0 / GROUP_SIZE)
+        least_ids = (numbers << GROUP_BITS) + (words[2, :, :-1] & (GROUP_SIZE - 1))
+        rows, own = torch.arange(len(ids), device=ids.device), ids >> GROUP_BITS
+        best = _above(least[rows, own], least_ids[rows, own] == ids, values[:, -1])
+        return cls(stream, least, least_ids, best)
+
+    def exponentials(self, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        """E for the streams `rows` and the ids at the same places, int64 [n] each: float64 [n]."""
+        words = _words(self.stream[:, rows], ids, torch.tensor(DOMAIN_TOKEN, device=ids.device))
+        own = to_float(negative_log(uniforms(words[0], words[1])))
+        groups = ids >> GROUP_BITS
+        return _above(self.least[rows, groups], self.least_ids[rows, groups] == ids, own)
 
 
-def _words(stream: torch.Tensor, numbers: torch.Tensor, domains: tuple[int, ...]) -> torch.Tensor:
-    """Philox words [4, len(domains), *shape] for numbers [len(domains), *shape]."""
-    domain = torch.tensor(domains, device=numbers.device).view(-1, *(1,) * (numbers.dim() - 1))
-    counter = torch.stack(
-        (
-            numbers,
-            domain.expand(numbers.shape),
-            stream[2].expand(numbers.shape),
-            stream[3].expand(numbers.shape),
-        )
-    )
-    return philox4x32(counter, stream[:2])
+def _above(least: torch.Tensor, is_least: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    return torch.where(is_least, least, least + own)
+
+
+def _words(stream: torch.Tensor, numbers: torch.Tensor, domains: torch.Tensor) -> torch.Tensor:
+    """Philox words [4, *shape]: stream [4, ...] and domains [...] broadcast to numbers [*shape]."""
+    shape = numbers.shape
+    counter = (numbers, domains.expand(shape), stream[2].expand(shape), stream[3].expand(shape))
+    return philox4x32(torch.stack(counter), stream[:2])

@@ -1,4 +1,11 @@
-"""From logits to tokens: the processed distribution, and the coupled pick from it."""
+"""From logits to tokens: the processed distribution, and the coupled pick from it.
+
+Order of processing, as vLLM has it: [penalties, bias, masks] temperature, min-p, top-k, top-p. What stands
+in brackets edits logits and comes before: whoever edits hands in edited logits, with -inf for what may not be
+drawn. Nothing here looks at a row's history.
+
+A row's result depends on that row alone, bit for bit: not on the other rows of the call, nor on their number.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +14,12 @@ from collections.abc import Sequence
 import torch
 
 from outrider.core.errors import InternalError
-from outrider.core.noise import exponentials, streams
+from outrider.core.logit_rows import LogitRows
+from outrider.core.noise import FirstDraws, streams
+from outrider.core.race import Race
 from outrider.core.sessions import SamplingParams
+from outrider.core.truncation import Kept, truncate, truncates
+from outrider.core.weights import exponents, tree_sum, weights
 
 
 def coupled_picks(
@@ -16,37 +27,95 @@ def coupled_picks(
     rows: Sequence[tuple[SamplingParams, int]],
     token_ids: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """One token for each row: argmin over x of E(seed, t, x) / prob(x), ties to the lowest id."""
-    if len(rows) != logits.shape[0]:
-        raise InternalError(f"{logits.shape[0]} rows of logits, but {len(rows)} of parameters")
-    ids = torch.arange(logits.shape[1], device=logits.device) if token_ids is None else token_ids
-    picks = logits.new_empty(len(rows), dtype=torch.int64)
-    for index, (params, position) in enumerate(rows):
-        probs = target_probs(logits[index : index + 1], [params])[0]
-        kept = probs.nonzero()[:, 0]
-        noise = exponentials(streams([(params.seed, position)], logits.device), ids[kept])
-        scores = noise / probs[kept]
-        picks[index] = ids[kept][scores == scores.min()].min()
+    """One token for each row: argmin over x of E(seed, t, x) / prob(x), ties to the lowest id.
+
+    Args:
+        logits: float32 [R, V]; -inf is never drawn.
+        rows: parameters of each row, and the absolute position t of the token to draw (the number of
+            tokens before it, prompt included).
+        token_ids: int64 [V], the vocabulary id of each column of a reduced draft vocabulary, all
+            different; None: column x is id x. The noise belongs to the id, so that both sides race alike.
+
+    Returns:
+        int64 [R], vocabulary ids.
+
+    Raises:
+        InternalError: logits and rows do not fit, or a row holds NaN, +inf, or nothing but -inf.
+    """
+    _check_shape(logits, len(rows))
+    if not rows:
+        return torch.empty(0, dtype=torch.int64, device=logits.device)
+    table = LogitRows.of(logits, token_ids)
+    random = [index for index, (params, _) in enumerate(rows) if params.temperature > 0.0]
+    picks = table.best_ids
+    if random:
+        chosen = [rows[index] for index in random]
+        if len(random) == len(rows):
+            return _race(table, chosen)
+        index = torch.tensor(random, device=logits.device)
+        picks[index] = _race(table.select(index), chosen)
     return picks
 
 
 def target_probs(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
-    """The processed distribution of each row, float64 [R, V]."""
-    return torch.stack([_row_probs(row, own) for row, own in zip(logits, params, strict=True)])
+    """The processed distribution of each row: what `coupled_picks` draws from.
+
+    Args:
+        logits: float32 [R, V]; -inf has probability 0.
+        params: of each row. Temperature 0 puts everything on the lowest id with the largest logit.
+
+    Returns:
+        float64 [R, V], each row summing to 1.
+
+    Raises:
+        InternalError: as `coupled_picks`.
+    """
+    _check_shape(logits, len(params))
+    if not params:
+        return torch.empty(logits.shape, dtype=torch.float64, device=logits.device)
+    table = LogitRows.of(logits)
+    probs = torch.zeros(table.logits.shape, dtype=torch.float64, device=logits.device)
+    for index, own in enumerate(params):
+        row = table.select(torch.tensor([index], device=logits.device))
+        if own.temperature == 0.0:
+            probs[index, row.best_ids] = 1.0
+        elif truncates(own):
+            kept = truncate(row, [own])
+            probs[index, kept.ids] = kept.weights
+        else:
+            temperature = torch.tensor(own.temperature, dtype=torch.float64, device=logits.device)
+            probs[index] = weights(exponents(row.logits[0], row.best, temperature))
+    return (probs / tree_sum(probs))[:, : logits.shape[1]]
 
 
-def _row_probs(row: torch.Tensor, params: SamplingParams) -> torch.Tensor:
-    best = row.max()
-    if not torch.isfinite(best):
-        raise InternalError(f"the largest logit of a row is {best.item()}")
-    if params.temperature == 0.0:
-        return torch.nn.functional.one_hot(row.argmax(), row.shape[0]).to(torch.float64)
-    weights = ((row.double() - best.double()) / params.temperature).exp()
-    weights[weights < params.min_p] = 0.0
-    order = torch.argsort(row, descending=True, stable=True)
-    if params.top_k:
-        weights[order[params.top_k :]] = 0.0
-    if params.top_p < 1.0:
-        mass = weights[order].cumsum(0)
-        weights[order[1:][mass[:-1] >= params.top_p * mass[-1]]] = 0.0
-    return weights / weights.sum()
+def _race(table: LogitRows, rows: Sequence[tuple[SamplingParams, int]]) -> torch.Tensor:
+    device = table.logits.device
+    params = [own for own, _ in rows]
+    stream = streams([(own.seed, position) for own, position in rows], device)
+    temperatures = torch.tensor([own.temperature for own in params], dtype=torch.float64, device=device)
+    race = Race(table, FirstDraws.of(stream, table.groups, table.best_ids), temperatures)
+    truncated = [index for index, own in enumerate(params) if truncates(own)]
+    whole = [index for index, own in enumerate(params) if not truncates(own)]
+    entries: list[Kept] = []
+    if whole:
+        entries.append(race.open_entries(whole))
+    if truncated:
+        chosen = torch.tensor(truncated, device=device)
+        kept = truncate(table.select(chosen), [params[index] for index in truncated])
+        entries.append(race.pruned(Kept(chosen[kept.rows], kept.ids, kept.weights)))
+    return race.winners(_joined(entries))
+
+
+def _joined(entries: Sequence[Kept]) -> Kept:
+    if len(entries) == 1:
+        return entries[0]
+    return Kept(
+        torch.cat([entry.rows for entry in entries]),
+        torch.cat([entry.ids for entry in entries]),
+        torch.cat([entry.weights for entry in entries]),
+    )
+
+
+def _check_shape(logits: torch.Tensor, rows: int) -> None:
+    if logits.dim() != 2 or logits.shape[0] != rows or logits.shape[1] == 0:
+        raise InternalError(f"logits of shape {tuple(logits.shape)} do not fit {rows} rows of parameters")

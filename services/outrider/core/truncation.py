@@ -1,0 +1,170 @@
+"""Which tokens may be drawn: temperature, then min-p, then top-k, then top-p, as vLLM orders them.
+
+All three keep the first tokens of one ranking: by logit, and by the lower id among equal logits. So top-k
+keeps exactly k tokens, top-p the fewest that reach its mass, and top-k 1 is greedy.
+
+Masses are sums of integers (weights in units of 2**-40), so that they depend on no order of summation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from outrider.core.logit_rows import LogitRows
+from outrider.core.sessions import SamplingParams
+from outrider.core.weights import exponents, weights
+
+_UNIT = 2.0**40
+_NO_TOP_K = 2**62
+_SLACK = 1e-6
+"""Relative error allowed to everything that is only a bound and is checked exactly afterwards."""
+_FIRST_RUNG, _RUNG = 2.0**-9, 2.0**-4
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Tokens that may be drawn: one entry a token, ordered by row."""
+
+    rows: torch.Tensor  # int64 [n]
+    ids: torch.Tensor  # int64 [n]
+    weights: torch.Tensor  # float64 [n]: prob relative to the row's most probable token
+
+    def where(self, mask: torch.Tensor) -> Kept:
+        """The entries that `mask` marks."""
+        return Kept(self.rows[mask], self.ids[mask], self.weights[mask])
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Parameters of the rows, as columns."""
+
+    temperature: torch.Tensor  # float64 [R]
+    min_p: torch.Tensor  # float64 [R]
+    top_k: torch.Tensor  # int64 [R]; 0 is replaced by a number that no vocabulary has
+    top_p: torch.Tensor  # float64 [R]
+
+    @classmethod
+    def of(cls, params: Sequence[SamplingParams], device: torch.device) -> Filters:
+        """The columns of `params`."""
+        values = [(p.temperature, p.min_p, p.top_p) for p in params]
+        numbers = torch.tensor(values, dtype=torch.float64, device=device).view(-1, 3)
+        top_k = torch.tensor([p.top_k or _NO_TOP_K for p in params], device=device)
+        return cls(numbers[:, 0], numbers[:, 1], top_k, numbers[:, 2])
+
+
+def truncates(params: SamplingParams) -> bool:
+    """Whether any token with a finite logit may be left out."""
+    return params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
+
+
+def truncate(rows: LogitRows, params: Sequence[SamplingParams]) -> Kept:
+    """The tokens that may be drawn from rows that all truncate."""
+    filters = Filters.of(params, rows.logits.device)
+    bounds = torch.tensor(
+        [_bound(rows, index, own) for index, own in enumerate(params)], device=rows.logits.device
+    )
+    open_rows = [index for index, own in enumerate(params) if not (own.top_k or own.min_p)]
+    totals = torch.zeros(len(rows), dtype=torch.float64, device=rows.logits.device)
+    if open_rows:
+        _bound_nuclei(rows, filters, open_rows, totals, bounds)
+    ranked, before, exact_totals = _rank(rows, filters, bounds)
+    is_open = torch.zeros_like(totals, dtype=torch.bool)
+    is_open[open_rows] = True
+    totals = torch.where(is_open, totals, exact_totals)
+    if open_rows:
+        _settle_doubts(rows, filters, ranked, before, is_open, totals)
+    limit = filters.top_p * totals
+    inside = (before < limit[ranked.rows]) | (filters.top_p == 1.0)[ranked.rows]
+    return ranked.where(inside)
+
+
+def _bound(rows: LogitRows, index: int, params: SamplingParams) -> float:
+    """A logit that every token kept by min-p and top-k reaches; -inf if there is no such filter."""
+    bound = -math.inf
+    if params.min_p > 0.0:
+        best = float(rows.best[index])
+        reach = params.temperature * math.log(params.min_p)
+        bound = best + reach - _SLACK * (abs(best) + abs(reach))
+    if 0 < params.top_k <= rows.groups:
+        # The k-th largest of the groups' maxima: at least k logits reach it.
+        bound = max(bound, float(rows.maxima[index].topk(params.top_k).values[-1]))
+    elif 0 < params.top_k < rows.logits.shape[1]:
+        bound = max(bound, float(rows.logits[index].topk(params.top_k).values[-1]))
+    return max(bound, torch.finfo(torch.float32).min)
+
+
+def _bound_nuclei(
+    rows: LogitRows, filters: Filters, open_rows: list[int], totals: torch.Tensor, bounds: torch.Tensor
+) -> None:
+    """For rows with top-p alone: their approximate total mass, and a logit below which nothing is kept.
+
+    The total goes over the whole vocabulary, so torch's own exp and sum take it; the bound goes down until
+    the mass above it is enough.
+    """
+    for index in open_rows:
+        z = exponents(rows.logits[index], rows.best[index], filters.temperature[index])
+        totals[index] = z.exp_().sum() * _UNIT
+    rung = _FIRST_RUNG
+    pending = torch.tensor(open_rows, device=bounds.device)
+    while len(pending) and rung > 2.0**-60:
+        reach = filters.temperature[pending] * math.log(rung)
+        bounds[pending] = (rows.best[pending] + reach).to(torch.float32)
+        part = rows.select(pending)
+        found, ids = part.at_least(bounds[pending, None])
+        z = exponents(part.logits[found, ids], part.best[found], filters.temperature[pending][found])
+        mass = torch.zeros(len(pending), dtype=torch.float64, device=bounds.device)
+        mass.index_add_(0, found, weights(z) * _UNIT)
+        enough = mass > filters.top_p[pending] * totals[pending] * (1.0 + _SLACK)
+        pending = pending[~enough]
+        rung *= _RUNG
+    bounds[pending] = torch.finfo(torch.float32).min
+
+
+def _rank(rows: LogitRows, filters: Filters, bounds: torch.Tensor) -> tuple[Kept, torch.Tensor, torch.Tensor]:
+    """Tokens that min-p and top-k keep, ranked in each row; the mass ranked before each; each row's mass."""
+    found, ids = rows.at_least(bounds[:, None])
+    logits = rows.logits[found, ids]
+    kept = Kept(found, ids, weights(exponents(logits, rows.best[found], filters.temperature[found])))
+    mask = kept.weights >= filters.min_p[found]
+    kept, logits = kept.where(mask), logits[mask]
+    kept = _ordered(kept, logits)
+    counts = torch.bincount(kept.rows, minlength=len(rows))
+    starts = counts.cumsum(0) - counts
+    ranks = torch.arange(len(kept.rows), device=starts.device) - starts[kept.rows]
+    kept = kept.where(ranks < filters.top_k[kept.rows])
+    counts = torch.bincount(kept.rows, minlength=len(rows))
+    units = (kept.weights * _UNIT).round_().to(torch.int64)
+    sums = torch.cat((units.new_zeros(1), units.cumsum(0)))  # may wrap; differences within a row do not
+    ends = counts.cumsum(0)
+    starts = ends - counts
+    before = sums[:-1] - sums[starts][kept.rows]
+    return kept, before.to(torch.float64), (sums[ends] - sums[starts]).to(torch.float64)
+
+
+def _ordered(kept: Kept, logits: torch.Tensor) -> Kept:
+    """Sorted by row, then by falling logit; equal logits stay in the order of their ids."""
+    bits = (logits + 0.0).view(torch.int32).to(torch.int64)  # + 0.0 makes -0.0 equal to 0.0
+    rising = torch.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
+    order = torch.argsort((kept.rows << 33) - rising, stable=True)
+    return Kept(kept.rows[order], kept.ids[order], kept.weights[order])
+
+
+def _settle_doubts(
+    rows: LogitRows,
+    filters: Filters,
+    ranked: Kept,
+    before: torch.Tensor,
+    is_open: torch.Tensor,
+    totals: torch.Tensor,
+) -> None:
+    """Where an approximate total could decide wrongly, put the exact one in its place."""
+    limit = (filters.top_p * totals)[ranked.rows]
+    close = (before - limit).abs() <= _SLACK * totals[ranked.rows]
+    doubtful = ranked.rows[close & is_open[ranked.rows]]
+    for index in set(doubtful.tolist()):
+        z = exponents(rows.logits[index], rows.best[index], filters.temperature[index])
+        totals[index] = (weights(z) * _UNIT).round_().to(torch.int64).sum().to(torch.float64)
