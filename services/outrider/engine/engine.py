@@ -1,0 +1,257 @@
+"""The engine: a model, its KV pool, and packed steps over many sequences."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from outrider.config.schema import EngineConfig
+from outrider.core.errors import InternalError
+from outrider.core.fingerprint import tokenizer_fingerprint
+from outrider.core.models import ModelInfo
+from outrider.core.trees import TokenTree
+from outrider.engine.api import LAST_HIDDEN, PoolUsage, SequenceHandle, StepItem, StepOutput
+from outrider.engine.calibration import calibrate_attention, calibrate_projections
+from outrider.engine.loading import context_length, eos_token_ids, load_config, load_runner
+from outrider.engine.plan import PackedPart, make_plan, node_slots
+from outrider.engine.pool import BlockPool
+from outrider.engine.rows import bucket
+from outrider.engine.runner import Runner, RunnerOutput
+from outrider.engine.sequence import Sequence
+
+_log = logging.getLogger(__name__)
+
+
+class Engine:
+    """One model with its KV pool (implements EngineApi). One thread owns it."""
+
+    def __init__(self, runner: Runner, info: ModelInfo, eos: frozenset[int], config: EngineConfig) -> None:
+        self._runner = runner
+        self._info = info
+        self._eos = eos
+        self._device = torch.device(config.device)
+        self._pool = BlockPool(
+            config.pool_tokens // config.block_size, config.block_size, prefix_cache=config.prefix_cache
+        )
+        self._batch_invariance = "inexact"
+        self._slow = False
+        self._least_rows = bucket(1)
+        self._least_queries = 1
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        config: EngineConfig,
+        *,
+        name: str = "",
+        lean: bool = True,
+        head_rows: torch.Tensor | None = None,
+    ) -> Engine:
+        """Load a local checkpoint folder (config.json, *.safetensors, tokenizer.json).
+
+        Args:
+            folder: the checkpoint.
+            config: type, device, threads, pool.
+            name: model name in `info`; empty: the folder's name.
+            lean: take the lean forward where the model has one (off: the transformers model itself).
+            head_rows: int64 [N] restricts the output head to these vocabulary ids, in this order;
+                logits then have N columns.
+
+        Raises:
+            ConfigError: the folder is no usable checkpoint.
+            UnsupportedModelError: the architecture is not supported.
+        """
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        model_config = load_config(folder)
+        dtype = cast(torch.dtype, getattr(torch, config.dtype))
+        slots = (config.pool_tokens // config.block_size + 1) * config.block_size
+        with torch.inference_mode():
+            runner = load_runner(
+                folder,
+                model_config,
+                dtype=dtype,
+                device=config.device,
+                slots=slots,
+                lean=lean,
+                head_rows=head_rows,
+            )
+            info = ModelInfo(
+                model_name=name or folder.name,
+                tokenizer_fingerprint=tokenizer_fingerprint(folder),
+                vocab_size=model_config.vocab_size,
+                context_length=context_length(model_config),
+                dtype=config.dtype,
+                hidden_size=model_config.hidden_size,
+                num_layers=model_config.num_hidden_layers,
+            )
+            engine = cls(runner, info, eos_token_ids(folder, model_config), config)
+            if config.batch_invariance != "off":
+                engine._least_rows = bucket(calibrate_projections(runner, dtype, config.device))
+                engine._least_queries = calibrate_attention(runner, dtype, config.device)
+        return engine
+
+    @property
+    def info(self) -> ModelInfo:
+        """Name, tokenizer, sizes."""
+        return self._info
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Tokens that end a text."""
+        return self._eos
+
+    @property
+    def batch_invariance(self) -> str:
+        """What the start-up probe found: "exact", "exact_slow" or "inexact"."""
+        return self._batch_invariance
+
+    @property
+    def pool(self) -> PoolUsage:
+        """Blocks in use."""
+        return PoolUsage(self._pool.total, self._pool.used, self._pool.cached)
+
+    @property
+    def features(self) -> frozenset[str]:
+        """Names that StepItem.features may hold."""
+        return frozenset({LAST_HIDDEN})
+
+    def open(self, token_ids: SequenceOf[int]) -> Sequence:
+        """Start a sequence that will hold `token_ids`; KV of a shared prefix is reused."""
+        return Sequence(self._pool, token_ids)
+
+    def reserve(self, sequence: SequenceHandle, count: int) -> bool:
+        """Make room for `count` more tokens past kv_len. False, and nothing changed, if the pool is full."""
+        copy = self._own(sequence).grow(count)
+        if copy is None:
+            return False
+        source, target = copy
+        if source != target:
+            offsets = torch.arange(self._pool.block_size, device=self._device)
+            size = self._pool.block_size
+            with torch.inference_mode():
+                self._runner.store.move(source * size + offsets, target * size + offsets)
+        return True
+
+    def step(self, items: SequenceOf[StepItem]) -> StepOutput:
+        """One packed forward over all items. Room must have been reserved.
+
+        Raises:
+            InternalError: an item that the caller should not have made (no room, no such token, ...).
+        """
+        self._check(items)
+        with torch.inference_mode():
+            parts = [PackedPart(self._own(i.sequence), i.tree, range(len(i.tree))) for i in items]
+            wanted, rows = _wanted_rows(items)
+            hidden = any(item.features for item in items)
+            output = self._forward(parts, wanted, hidden=hidden)
+        for part in parts:
+            part.sequence.pending = part.tree
+        # Made outside of inference mode: callers may change logits in place.
+        logits = torch.empty(len(wanted), output.logits.shape[1], dtype=torch.float32)
+        logits.copy_(output.logits)
+        return StepOutput(logits, rows, _features(items, output.hidden))
+
+    def commit(self, sequence: SequenceHandle, nodes: SequenceOf[int]) -> None:
+        """Keep the KV of these nodes of the sequence's last step: a path from a top node down.
+
+        Raises:
+            InternalError: the nodes are no such path, or there was no step.
+        """
+        own = self._own(sequence)
+        tree = own.pending
+        if not nodes:
+            own.pending = None
+            return
+        if tree is None:
+            raise InternalError("commit without a step before it")
+        if list(nodes) != tree.path_to(nodes[-1]):
+            raise InternalError(f"nodes {list(nodes)} are no path of the tree from a top node down")
+        moved = [(node, depth) for depth, node in enumerate(nodes) if node != depth]
+        if moved:
+            slots = node_slots(own, tree)
+            source = slots[torch.tensor([node for node, _ in moved])]
+            target = slots[torch.tensor([depth for _, depth in moved])]
+            with torch.inference_mode():
+                self._runner.store.move(source, target)
+        own.append([tree.token_ids[node] for node in nodes])
+        own.pending = None
+
+    def rollback(self, sequence: SequenceHandle, kv_len: int) -> None:
+        """Forget committed tokens past `kv_len`."""
+        self._own(sequence).truncate(kv_len)
+
+    def release(self, sequence: SequenceHandle) -> None:
+        """Give all blocks back. Idempotent."""
+        if isinstance(sequence, Sequence):
+            sequence.close()
+
+    def _forward(self, parts: list[PackedPart], wanted: list[int], *, hidden: bool) -> RunnerOutput:
+        plan = make_plan(parts, least_rows=self._least_rows, least_queries=self._least_queries)
+        padding = (bucket(len(wanted)) - len(wanted)) if wanted else 0
+        output = self._runner.forward(
+            plan, torch.tensor(wanted + [0] * padding, dtype=torch.int64), hidden=hidden
+        )
+        return RunnerOutput(output.logits[: len(wanted)], output.hidden)
+
+    def _own(self, sequence: SequenceHandle) -> Sequence:
+        if not isinstance(sequence, Sequence) or sequence.closed:
+            raise InternalError("the sequence is closed or belongs to another engine")
+        return sequence
+
+    def _check(self, items: SequenceOf[StepItem]) -> None:
+        seen: set[int] = set()
+        for item in items:
+            sequence = self._own(item.sequence)
+            if id(sequence) in seen:
+                raise InternalError("a sequence stands twice in one step")
+            seen.add(id(sequence))
+            if not len(item.tree):
+                raise InternalError("a step item has no tokens")
+            if sequence.kv_len + len(item.tree) > sequence.capacity:
+                raise InternalError(
+                    f"{len(item.tree)} tokens after {sequence.kv_len} do not fit "
+                    f"the {sequence.capacity} reserved: call reserve first"
+                )
+            self._check_tokens(sequence.kv_len, item.tree)
+            unknown = set(item.features) - self.features
+            if unknown:
+                raise InternalError(f"features {sorted(unknown)} are not offered")
+
+    def _check_tokens(self, kv_len: int, tree: TokenTree) -> None:
+        if min(tree.token_ids) < 0 or max(tree.token_ids) >= self._info.vocab_size:
+            raise InternalError(f"a token id is not in 0 to {self._info.vocab_size - 1}")
+        if kv_len + max(tree.depths()) >= self._info.context_length:
+            raise InternalError(f"a position is past the context length {self._info.context_length}")
+
+
+def _wanted_rows(items: SequenceOf[StepItem]) -> tuple[list[int], list[slice]]:
+    wanted: list[int] = []
+    slices: list[slice] = []
+    first = 0
+    for item in items:
+        count = len(item.tree)
+        start = {"all": 0, "last": count - 1, "none": count}[item.logits]
+        slices.append(slice(len(wanted), len(wanted) + count - start))
+        wanted += range(first + start, first + count)
+        first += count
+    return wanted, slices
+
+
+def _features(items: SequenceOf[StepItem], hidden: torch.Tensor | None) -> list[Mapping[str, torch.Tensor]]:
+    features: list[Mapping[str, torch.Tensor]] = []
+    first = 0
+    for item in items:
+        count = len(item.tree)
+        if item.features and hidden is not None:
+            features.append({LAST_HIDDEN: hidden[first : first + count].clone()})
+        else:
+            features.append({})
+        first += count
+    return features

@@ -1,0 +1,166 @@
+"""A lean forward for the llama family: few, fused, prepacked operations on packed rows.
+
+Same mathematics as transformers' Llama, Mistral, Qwen2 and Qwen3 (checked against them in the tests):
+one product for q, k and v, one for gate and up, rotation of queries and keys together and in place, keys
+and values written to the pool as they come out of the product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from outrider.engine.attention import AttentionKind, attend
+from outrider.engine.kv_store import KvStore, LayerShape
+from outrider.engine.plan import StepPlan
+from outrider.engine.rows import Projection
+from outrider.engine.runner import RunnerOutput
+
+_LEAN_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+
+
+def is_lean(config: Any) -> bool:
+    """True if the lean forward covers this model."""
+    return bool(config.model_type in _LEAN_TYPES and config.hidden_act == "silu")
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    input_norm: torch.Tensor
+    qkv: Projection
+    query_norm: torch.Tensor | None
+    key_norm: torch.Tensor | None
+    kind: AttentionKind
+    output: Projection
+    mlp_norm: torch.Tensor
+    gate_up: Projection
+    down: Projection
+
+
+class LeanRunner:
+    """Runs a llama-like model (implements Runner).
+
+    Args:
+        model: transformers model of one of the lean types; its weights are taken over.
+        slots: token slots of the pool.
+        head_rows: int64 [N] vocabulary ids that the output head is restricted to; None: all.
+    """
+
+    def __init__(self, model: Any, slots: int, head_rows: torch.Tensor | None = None) -> None:
+        config = model.config
+        self._heads: int = config.num_attention_heads
+        self._kv_heads: int = config.num_key_value_heads
+        self._head_dim: int = model.model.layers[0].self_attn.head_dim
+        self._eps: float = config.rms_norm_eps
+        self._embedding = model.model.embed_tokens.weight.detach()
+        self._norm = model.model.norm.weight.detach()
+        head = model.lm_head
+        rows = slice(None) if head_rows is None else head_rows
+        self._head = Projection(head.weight[rows], None if head.bias is None else head.bias[rows], "lm_head")
+        self._cosines, self._sines = _rotations(
+            model.model.rotary_emb, config.max_position_embeddings, model.dtype
+        )
+        self._layers = [_take_layer(layer) for layer in model.model.layers]
+        shape = LayerShape(self._heads, self._kv_heads, self._head_dim, self._head_dim)
+        self._store = KvStore([shape] * len(self._layers), slots, model.dtype, str(model.device))
+
+    @property
+    def store(self) -> KvStore:
+        """The pool's tensors."""
+        return self._store
+
+    @property
+    def attention_kinds(self) -> list[AttentionKind]:
+        """How each layer attends."""
+        return [layer.kind for layer in self._layers]
+
+    @property
+    def projections(self) -> list[Projection]:
+        """All linear layers."""
+        inner = [p for layer in self._layers for p in (layer.qkv, layer.output, layer.gate_up, layer.down)]
+        return [*inner, self._head]
+
+    @property
+    def vocab_size(self) -> int:
+        """Columns of the logits."""
+        return self._head.out_features
+
+    def forward(self, plan: StepPlan, rows: torch.Tensor, *, hidden: bool) -> RunnerOutput:
+        """See Runner.forward."""
+        state = F.embedding(plan.token_ids, self._embedding)
+        cosines = self._cosines.index_select(0, plan.positions)[:, None]
+        sines = self._sines.index_select(0, plan.positions)[:, None]
+        for index, layer in enumerate(self._layers):
+            state = self._run_layer(index, layer, state, plan, cosines, sines)
+        if hidden:
+            state = self._normed(state, self._norm)
+            return RunnerOutput(self._head(state.index_select(0, rows)), state)
+        return RunnerOutput(self._head(self._normed(state.index_select(0, rows), self._norm)))
+
+    def _run_layer(
+        self,
+        index: int,
+        layer: _Layer,
+        state: torch.Tensor,
+        plan: StepPlan,
+        cosines: torch.Tensor,
+        sines: torch.Tensor,
+    ) -> torch.Tensor:
+        count, heads, dim = state.shape[0], self._heads, self._head_dim
+        qkv = layer.qkv(self._normed(state, layer.input_norm))
+        both = qkv[:, : (heads + self._kv_heads) * dim].view(count, heads + self._kv_heads, dim)
+        if layer.query_norm is not None and layer.key_norm is not None:
+            both[:, :heads] = self._normed(both[:, :heads], layer.query_norm)
+            both[:, heads:] = self._normed(both[:, heads:], layer.key_norm)
+        turned = both.roll(dim // 2, -1)
+        both.mul_(cosines).addcmul_(turned, sines)
+        self._store.write(index, plan.slots, qkv[: plan.count, heads * dim :])
+        attended = attend(plan, self._store, index, both[:, :heads], layer.kind)
+        state = state + layer.output(attended.reshape(count, heads * dim))
+        gate, up = layer.gate_up(self._normed(state, layer.mlp_norm)).chunk(2, -1)
+        return state + layer.down(F.silu(gate).mul_(up))
+
+    def _normed(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        normed: torch.Tensor = F.rms_norm(rows, weight.shape, weight, self._eps)
+        return normed
+
+
+def _take_layer(layer: Any) -> _Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    window = getattr(attention, "sliding_window", None)
+    if window is None and attention.config.model_type == "mistral":
+        window = attention.config.sliding_window
+    return _Layer(
+        input_norm=layer.input_layernorm.weight.detach(),
+        qkv=_fused("qkv", attention.q_proj, attention.k_proj, attention.v_proj),
+        query_norm=attention.q_norm.weight.detach() if hasattr(attention, "q_norm") else None,
+        key_norm=attention.k_norm.weight.detach() if hasattr(attention, "k_norm") else None,
+        kind=AttentionKind(scale=attention.scaling, window=window or 0),
+        output=_fused("output", attention.o_proj),
+        mlp_norm=layer.post_attention_layernorm.weight.detach(),
+        gate_up=_fused("gate_up", mlp.gate_proj, mlp.up_proj),
+        down=_fused("down", mlp.down_proj),
+    )
+
+
+def _fused(name: str, *parts: torch.nn.Linear) -> Projection:
+    biased = any(part.bias is not None for part in parts)
+    biases = (
+        [p.weight.new_zeros(p.out_features) if p.bias is None else p.bias.detach() for p in parts]
+        if biased
+        else []
+    )
+    weight = parts[0].weight if len(parts) == 1 else torch.cat([part.weight.detach() for part in parts])
+    return Projection(weight, torch.cat(biases) if biased else None, name)
+
+
+def _rotations(rotary: Any, positions: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and signed sines [positions, head_dim]: x * cos + roll(x, dim / 2) * sin turns x."""
+    steps = torch.arange(positions, dtype=torch.float32, device=rotary.inv_freq.device)
+    angles = steps[:, None] * rotary.inv_freq.float()
+    cosines = angles.cos() * rotary.attention_scaling
+    sines = angles.sin() * rotary.attention_scaling
+    return torch.cat((cosines, cosines), -1).to(dtype), torch.cat((-sines, sines), -1).to(dtype)
