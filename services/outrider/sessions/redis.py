@@ -133,13 +133,17 @@ class RedisStore:
         await self._redis.aclose()
 
     async def _run(self, script: _Script, session_id: str, *arguments: Argument) -> Any:
-        return (await self._run_all(script, [(keys_of(session_id), arguments)]))[0]
+        reply = (await self._run_all(script, [(keys_of(session_id), arguments)]))[0]
+        if isinstance(reply, InternalError):
+            raise reply
+        return reply
 
     async def _run_all(
         self, script: _Script, calls: Sequence[tuple[Keys, tuple[Argument, ...]]]
     ) -> list[Any]:
         """Run `script` once for each call, all in one round trip.
 
+        A call that is refused for reasons of its own comes back as InternalError.
         A server that does not know the script (it was restarted or flushed) is told it, and the
         whole batch is run again: what of it was written already counts as a retry.
         """
@@ -148,10 +152,10 @@ class RedisStore:
             if any(isinstance(reply, exceptions.NoScriptError) for reply in replies):
                 await self._redis.script_load(script.text)
                 replies = await self._pipeline(script, calls)
-            for reply in replies:
-                if isinstance(reply, Exception):
-                    raise reply
-            return replies
+        return [
+            self._refused(reply) if isinstance(reply, exceptions.ResponseError) else reply
+            for reply in replies
+        ]
 
     async def _pipeline(
         self, script: _Script, calls: Sequence[tuple[Keys, tuple[Argument, ...]]]
@@ -171,29 +175,26 @@ class RedisStore:
             text = f"session store {self.address} did not answer within {self._timeout_s:g} s"
             raise StoreUnavailableError(text) from error
         except exceptions.ResponseError as error:
-            if str(error).startswith(_REFUSES):
-                raise StoreUnavailableError(f"session store {self.address} refuses: {error}") from error
-            raise InternalError(f"session store {self.address} did not understand: {error}") from error
+            raise self._refused(error) from error
         except (exceptions.RedisError, OSError) as error:
             raise StoreUnavailableError(f"session store {self.address} is away: {error}") from error
 
+    def _refused(self, error: exceptions.ResponseError) -> InternalError:
+        """Raises StoreUnavailableError if the server would refuse any other call as well."""
+        if isinstance(error, _NOT_NOW) or str(error).startswith(_NOT_NOW_CODES):
+            raise StoreUnavailableError(f"session store {self.address} refuses: {error}") from error
+        return InternalError(f"session store {self.address} did not understand: {error}")
 
-_REFUSES = (
-    "OOM",
-    "READONLY",
-    "MISCONF",
-    "LOADING",
-    "MASTERDOWN",
-    "CLUSTERDOWN",
-    "NOREPLICAS",
-    "BUSY",
-    "NOPERM",
-    "NOAUTH",
-    "TRYAGAIN",
-    "command not allowed",
-    "max number of clients",
-    "You can't write",
+
+_NOT_NOW = (
+    exceptions.OutOfMemoryError,
+    exceptions.ReadOnlyError,
+    exceptions.NoPermissionError,
+    exceptions.ClusterDownError,
+    exceptions.TryAgainError,
+    exceptions.NoScriptError,  # flushed again in mid-call
 )
+_NOT_NOW_CODES = ("OOM", "MISCONF", "NOREPLICAS", "BUSY", "NOAUTH", "LOADING")
 
 
 def keys_of(session_id: str) -> Keys:
@@ -238,7 +239,9 @@ def _record(session_id: str, reply: list[Any]) -> SessionRecord:
     )
 
 
-def _refusal(commit: Commit, reply: list[bytes]) -> OutriderError | None:
+def _refusal(commit: Commit, reply: list[bytes] | InternalError) -> OutriderError | None:
+    if isinstance(reply, InternalError):
+        return reply
     status, session_id = reply[0], commit.session_id
     if status == b"ok":
         return None

@@ -1,0 +1,280 @@
+"""Writes a verifier's commits to the store behind its back: in order, batched, bounded, retried.
+
+The stream to the client never waits for the store. Commits may trail it safely, since whoever
+takes a session over computes the same tokens again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Protocol
+
+from outrider.core.errors import (
+    OutriderError,
+    ProtocolError,
+    SessionExistsError,
+    SessionNotFoundError,
+    StaleEpochError,
+    describe,
+)
+from outrider.core.sessions import Commit, FinishReason, SessionRecord
+from outrider.sessions.pending import Create, PendingWrites, Queue, Truncate, Write
+from outrider.sessions.store import SessionStore
+
+BATCH_SESSIONS = 512
+"""Sessions in one append: bounds the time of one round trip after the store was away."""
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 2.0
+
+Fenced = Callable[[str, StaleEpochError], None]
+Snapshot = Callable[[str], SessionRecord | None]
+
+
+class WriterObserver(Protocol):
+    """What the writer tells about itself; telemetry's StoreMetrics is one."""
+
+    def pending(self, commits: int) -> None:
+        """So many writes wait."""
+
+    def degraded(self, degraded: bool) -> None:
+        """Whether writes are delayed or were lost."""
+
+    def error(self, reason: str) -> None:
+        """A write failed: an error's label."""
+
+    def dropped(self, commits: int) -> None:
+        """So many writes were given up."""
+
+    def written(self, commits: int, seconds: float) -> None:
+        """A batch was stored."""
+
+
+class CommitWriter:
+    """Takes writes from the event loop at once; one task brings them to the store.
+
+    Args:
+        store: where to.
+        max_pending: most writes that wait. When there are more, the oldest session's are given up.
+        on_fenced: somebody else owns the session; its writes were dropped. The owner must stop it.
+            Called again if it goes on.
+        snapshot: the whole current record of a session that still runs here, or None. With it a
+            session that the store lost, or whose writes were given up, is written anew.
+        observer: hooks for metrics.
+    """
+
+    def __init__(
+        self,
+        store: SessionStore,
+        *,
+        max_pending: int,
+        on_fenced: Fenced,
+        snapshot: Snapshot | None = None,
+        observer: WriterObserver | None = None,
+    ) -> None:
+        self._store = store
+        self._pending = PendingWrites(max_pending)
+        self._on_fenced = on_fenced
+        self._snapshot = snapshot
+        self._observer = observer
+        self._failing = False
+        self._pause_s = FIRST_PAUSE_S
+        self._mended: set[str] = set()  # being written anew
+        self._wake, self._idle, self._hurry = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._idle.set()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to write. From within the event loop."""
+        self._task = asyncio.create_task(self._run(), name="commit-writer")
+
+    @property
+    def degraded(self) -> bool:
+        """The store is behind what clients have seen, and not just by a moment."""
+        dead = self._task is not None and self._task.done()
+        return self._failing or dead or self._pending.any_lost
+
+    @property
+    def pending(self) -> int:
+        """Writes that wait."""
+        return len(self._pending)
+
+    def create(self, record: SessionRecord) -> None:
+        """Store a session that was admitted while the store was away, as soon as it is back."""
+        self._add(Create(record))
+
+    def put(self, commits: Sequence[Commit]) -> None:
+        """Take the commits of one step."""
+        for commit in commits:
+            self._add(commit)
+
+    def truncate(self, session_id: str, epoch: int, length: int, reason: FinishReason) -> None:
+        """As SessionStore.truncate, after the session's commits that wait."""
+        self._add(Truncate(session_id, epoch, length, reason))
+
+    def forget(self, session_id: str) -> None:
+        """Drop what waits for a session."""
+        self._pending.forget(session_id)
+        self._mended.discard(session_id)
+        self._report()
+
+    async def flush(self, timeout_s: float) -> bool:
+        """Wait until everything is written. False if it was not within `timeout_s`."""
+        self._hurry.set()
+        try:
+            await asyncio.wait_for(self._idle.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self, timeout_s: float) -> bool:
+        """Flush and stop. False if writes were left behind."""
+        flushed = await self.flush(timeout_s)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        return flushed
+
+    def _add(self, write: Write) -> None:
+        given_up = self._pending.add(write)
+        if given_up and self._observer:
+            self._observer.dropped(given_up)
+        self._report()
+        self._wake.set()
+
+    def _report(self) -> None:
+        if not self._pending:
+            self._idle.set()
+        else:
+            self._idle.clear()
+        if self._observer:
+            self._observer.pending(len(self._pending))
+            self._observer.degraded(self.degraded)
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._pending or self._failing:
+                try:
+                    await self._write_batch()
+                except OutriderError as error:
+                    self._failed(error)
+                    await self._pause()
+                else:
+                    self._succeeded()
+                self._report()
+
+    async def _write_batch(self) -> None:
+        if not self._pending:
+            await self._store.ping()  # everything that waited was forgotten: is the store back?
+        for queue in self._pending.heads(Create):
+            if self._pending.holds(queue):
+                await self._create(queue)
+        await self._append()
+        for queue in self._pending.heads(Truncate):
+            if self._pending.holds(queue):
+                await self._truncate(queue)
+
+    async def _append(self) -> None:
+        batch = self._pending.commits(BATCH_SESSIONS)
+        if not batch:
+            return
+        began = time.monotonic()
+        results = await self._store.append([commit for _, commit, _ in batch])
+        for (queue, _, count), result in zip(batch, results, strict=True):
+            self._settle(queue, count, result)
+        if self._observer:
+            self._observer.written(sum(count for _, _, count in batch), time.monotonic() - began)
+
+    async def _create(self, queue: Queue) -> None:
+        write = queue.writes[0]
+        assert isinstance(write, Create)
+        result: Exception | None = None
+        try:
+            await self._store.create(write.record)
+        except SessionExistsError:
+            result = await self._adopt(write.record)
+        except ProtocolError as error:
+            result = error
+        self._settle(queue, 1, result)
+
+    async def _adopt(self, record: SessionRecord) -> Exception | None:
+        """A session that exists already may be our own work, whose answer was lost."""
+        try:
+            found = await self._store.load(record.session_id)
+        except SessionNotFoundError as error:
+            return error
+        if replace(found, tokens=(), finish_reason=None) != replace(record, tokens=(), finish_reason=None):
+            return StaleEpochError(f"session {record.session_id} belongs to somebody else")
+        commit = Commit(record.session_id, record.epoch, 0, record.tokens, record.finish_reason)
+        return (await self._store.append([commit]))[0]
+
+    async def _truncate(self, queue: Queue) -> None:
+        write = queue.writes[0]
+        assert isinstance(write, Truncate)
+        result: Exception | None = None
+        try:
+            await self._store.truncate(write.session_id, write.epoch, write.length, write.reason)
+        except SessionNotFoundError:
+            result = None  # it is over, and there is nothing to cut
+        except (StaleEpochError, ProtocolError) as error:
+            result = error
+        self._settle(queue, 1, result)
+
+    def _settle(self, queue: Queue, count: int, result: Exception | None) -> None:
+        """What the store said of the first `count` writes of a session."""
+        if result is None:
+            self._pending.done(queue, count)
+            self._mended.discard(queue.session_id)
+            return
+        if self._observer:
+            self._observer.error(describe(result).label)
+        if isinstance(result, StaleEpochError):
+            self._pending.forget(queue.session_id)
+            self._mended.discard(queue.session_id)
+            self._on_fenced(queue.session_id, result)
+            return
+        if not self._pending.holds(queue):
+            return
+        # The store lost some of the session, or all of it, or there is a conflict: writing the
+        # whole session anew mends all but the last. What fails again is given up.
+        mendable = queue.session_id not in self._mended
+        self._mended.discard(queue.session_id)
+        given_up = self._pending.lose(queue.session_id, mendable=mendable)
+        if self._observer:
+            self._observer.dropped(given_up)
+
+    def _failed(self, error: OutriderError) -> None:
+        self._failing = True
+        if self._observer:
+            self._observer.error(describe(error).label)
+
+    def _succeeded(self) -> None:
+        self._failing = False
+        self._pause_s = FIRST_PAUSE_S
+        self._mend()
+
+    def _mend(self) -> None:
+        """Write sessions anew whose writes were given up."""
+        if self._snapshot is None:
+            return
+        for session_id in self._pending.mendable:
+            record = self._snapshot(session_id)
+            self._pending.forget(session_id)
+            if record is not None:
+                self._mended.add(session_id)
+                self._pending.add(Create(record))
+
+    async def _pause(self) -> None:
+        """Longer each time; jitter, so that verifiers do not come back all at once."""
+        self._report()
+        delay = self._pause_s * random.uniform(0.5, 1.0)
+        self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._hurry.wait(), delay)
+        self._hurry.clear()
