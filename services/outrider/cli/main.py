@@ -97,6 +97,73 @@ def gateway(config: ConfigOption = None, overrides: SetOption = None) -> None:
     run_service("gateway", lambda ready, stop: server.serve(loaded, ready=ready, stop=stop))
 
 
+@app.command()
+def generate(
+    prompt: Annotated[str, typer.Argument(help="the text; - reads it from stdin")],
+    url: Annotated[str, typer.Option(help="the gateway's gRPC address")] = "127.0.0.1:9000",
+    model: Annotated[str, typer.Option(help="empty: the gateway's only one")] = "",
+    system: Annotated[str, typer.Option(help="system message")] = "",
+    raw: Annotated[
+        bool, typer.Option("--raw", help="continue the text itself, without chat template")
+    ] = False,
+    max_tokens: Annotated[int, typer.Option(min=1)] = 256,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0: greedy")] = 0.0,
+    top_k: Annotated[int, typer.Option(min=0, help="0: all")] = 0,
+    top_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 1.0,
+    min_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 0.0,
+    seed: Annotated[int | None, typer.Option(min=0, help="same seed, same text; default: drawn")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="text that ends it; may be repeated")] = None,
+    no_speculation: Annotated[bool, typer.Option("--no-speculation", help="ask no drafter")] = False,
+    drafter_name: Annotated[str, typer.Option("--drafter", help="which drafter; empty: the default")] = "",
+    draft_tokens: Annotated[int | None, typer.Option(min=0, help="most draft tokens a round")] = None,
+    show_drafts: Annotated[bool, typer.Option("--show-drafts", help="colour accepted draft tokens")] = False,
+    tokenizer: Annotated[Path | None, typer.Option(help="model folder, for --show-drafts")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="only the text")] = False,
+) -> None:
+    """Generate from a prompt, streaming to the terminal."""
+    from outrider.cli import generate as command
+    from outrider.core.sessions import SamplingParams, SpeculationParams
+    from outrider.wire.messages import ChatTurn, GenerationRequest, StopRequest
+
+    text = sys.stdin.read() if prompt == "-" else prompt
+    turns = (ChatTurn("system", system),) if system else ()
+    request = GenerationRequest(
+        input=text if raw else (*turns, ChatTurn("user", text)),
+        sampling=SamplingParams(temperature, top_k, top_p, min_p, seed or 0),
+        stop=StopRequest(max_tokens, stop=tuple(stop or ())),
+        speculation=SpeculationParams(not no_speculation, draft_tokens, drafter_name),
+        model=model,
+    )
+    command.generate(
+        url,
+        request,
+        draw_seed=seed is None,
+        show_drafts=show_drafts,
+        tokenizer=tokenizer,
+        quiet=quiet,
+    )
+
+
+@app.command()
+def demo(
+    config: ConfigOption = None,
+    overrides: SetOption = None,
+    max_tokens: Annotated[int, typer.Option(min=2, help="tokens of each answer")] = 64,
+    repeats: Annotated[int, typer.Option(min=1, help="how often each is measured, interleaved")] = 2,
+    temperature: Annotated[float, typer.Option(min=0.0)] = 0.0,
+    seed: Annotated[int, typer.Option(min=0)] = 1,
+) -> None:
+    """Answer three prompts on the demo model, then compare drafters with speculation off.
+
+    Exit status 1 if any output differs from the one without speculation.
+    """
+    from outrider.cli.demo import Demo, run_demo
+
+    loaded = _load(config, overrides)
+    if not run_demo(loaded, Demo(max_tokens, repeats, temperature, seed)):
+        raise typer.Exit(1)
+
+
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False
 )

@@ -1,0 +1,189 @@
+"""`outrider demo`: the main job, to be seen: answers with drafts in colour, then figures."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.panel import Panel
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from outrider.catalogue import resolve
+from outrider.cli.client import GatewayClient, Generation
+from outrider.cli.console import FetchProgress, err, out
+from outrider.cli.demo_prompts import PROMPTS, DemoPrompt
+from outrider.cli.generate import summary
+from outrider.cli.painter import LEGEND, Painter, tokenizer_for
+from outrider.cli.serve import addresses_of
+from outrider.cli.stack import child_env, need_models, service_specs, with_ports
+from outrider.cli.supervisor import Running, Supervisor
+from outrider.config import OutriderConfig
+from outrider.core.sessions import SamplingParams, SpeculationParams
+from outrider.gateway.tokenizer import TextTokenizer
+from outrider.wire.messages import ChatTurn, GenerationDelta, GenerationRequest, StopRequest
+
+OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """How much the demo does."""
+
+    max_tokens: int
+    repeats: int
+    temperature: float
+    seed: int
+
+    def request(self, prompt: DemoPrompt, drafter: str) -> GenerationRequest:
+        """Ask `prompt` with one drafter, or with speculation off."""
+        return GenerationRequest(
+            input=(ChatTurn("user", prompt.text),),
+            sampling=SamplingParams(temperature=self.temperature, seed=self.seed),
+            stop=StopRequest(max_tokens=self.max_tokens),
+            speculation=SpeculationParams(enabled=drafter != OFF, drafter="" if drafter == OFF else drafter),
+        )
+
+
+Runs = dict[str, list[Generation]]
+"""Generations of one prompt, by drafter, in the order of the repeats."""
+
+
+def run_demo(config: OutriderConfig, demo: Demo) -> bool:
+    """Run the whole demo on a stack of its own; True if no output differed."""
+    start = time.perf_counter()
+    with FetchProgress() as progress:
+        need_models(config, progress)
+    tokenizer = tokenizer_for(resolve(config.model))
+    free = {"port": 0}
+    ports = {
+        "verifier": config.verifier.model_copy(update=free),
+        "drafters": {name: drafter.model_copy(update=free) for name, drafter in config.drafters.items()},
+        "gateway": config.gateway.model_copy(update={"http_port": 0, "grpc_port": 0}),
+    }
+    config = with_ports(config.model_copy(update=ports))
+
+    async def show(address: str) -> bool:
+        async with GatewayClient(address) as client:
+            await _answers(client, demo, list(config.drafters), tokenizer)
+            return await _figures(client, demo, list(config.drafters))
+
+    same = asyncio.run(_on_a_stack(config, show))
+    out.print(f"[dim]{time.perf_counter() - start:.0f} s in all[/]")
+    return same
+
+
+async def _on_a_stack(config: OutriderConfig, show: Callable[[str], Coroutine[Any, Any, bool]]) -> bool:
+    """Run `show` with the gRPC address of a stack that lives as long."""
+    said: deque[str] = deque(maxlen=200)
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def on_ready(services: dict[str, Running]) -> None:
+        names = ", ".join(f"{name} (pid {running.pid})" for name, running in services.items())
+        out.print(f"Running, each a process of its own: {names}.\n")
+        ready.set_result(addresses_of(services)[1])
+
+    with service_specs(config) as specs:
+        out.print("Starting the services...")
+        supervisor = Supervisor(specs, child_env(), lambda name, line: said.append(f"[{name}] {line}"))
+        stop = asyncio.Event()
+        stack = asyncio.create_task(supervisor.run(stop, on_ready))
+        showing: asyncio.Task[bool] | None = None
+        try:
+            started: list[asyncio.Future[Any]] = [stack, ready]
+            await asyncio.wait(started, return_when=asyncio.FIRST_COMPLETED)
+            if stack.done():
+                stack.result()
+            showing = asyncio.create_task(show(ready.result()))
+            running: list[asyncio.Future[Any]] = [stack, showing]
+            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            if not showing.done():
+                stack.result()
+            return await showing
+        except Exception:
+            err.print(Text("\n".join(said), "dim"))
+            raise
+        finally:
+            if showing is not None:
+                showing.cancel()
+            stop.set()
+            await stack
+
+
+async def _answers(
+    client: GatewayClient, demo: Demo, drafters: Sequence[str], tokenizer: TextTokenizer
+) -> None:
+    out.print(Panel(LEGEND, expand=False, border_style="dim"))
+    for prompt in PROMPTS:
+        drafter = prompt.drafter if prompt.drafter in drafters else next(iter(drafters), OFF)
+        out.print(Rule(f"{prompt.title} ({drafter})", align="left", style="dim"))
+        out.print(Text(prompt.text, "dim italic"), "\n")
+        done = await client.generate(demo.request(prompt, drafter), Painter(out, tokenizer))
+        out.print(Text(f"\n\n{summary(done)}\n", "dim"))
+
+
+async def _figures(client: GatewayClient, demo: Demo, drafters: Sequence[str]) -> bool:
+    """Measure every prompt with every drafter and print the table; True if no output differed."""
+    results: dict[str, Runs] = {}
+    with out.status("Measuring with speculation on and off, in turns...") as status:
+        for prompt in PROMPTS:
+            runs: Runs = defaultdict(list)
+            for repeat in range(demo.repeats):
+                order = [OFF, *drafters] if repeat % 2 == 0 else [*reversed(drafters), OFF]
+                for drafter in order:
+                    status.update(
+                        f"Measuring: {prompt.title.lower()}, {drafter}, {repeat + 1}/{demo.repeats}"
+                    )
+                    runs[drafter].append(await client.generate(demo.request(prompt, drafter), _ignore))
+            results[prompt.title] = runs
+    out.print(_table(results, drafters, demo))
+    return all(same_output(runs, drafter) for runs in results.values() for drafter in runs)
+
+
+def same_output(runs: Runs, drafter: str) -> bool:
+    """True if every run with `drafter` gave the tokens that the first one without speculation gave."""
+    return all(run.token_ids == runs[OFF][0].token_ids for run in runs[drafter])
+
+
+def _table(results: dict[str, Runs], drafters: Sequence[str], demo: Demo) -> Table:
+    table = Table(
+        title="Speculation on and off",
+        caption=f"median of {demo.repeats} runs in turns, {demo.max_tokens} tokens at most, temperature "
+        f"{demo.temperature:g}; tokens/s while decoding",
+    )
+    for name in ("prompt", "drafter"):
+        table.add_column(name, no_wrap=True)
+    for name in ("tok/s on", "tok/s off", "ratio", "rounds", "tok/round", "accepted", "identical"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for title, runs in results.items():
+        for drafter in drafters:
+            table.add_row(title, drafter, *_cells(runs, drafter))
+        table.add_section()
+    return table
+
+
+def _cells(runs: Runs, drafter: str) -> list[str]:
+    on = [run.tokens_per_second for run in runs[drafter]]
+    off = [run.tokens_per_second for run in runs[OFF]]
+    ratios = [fast / slow for fast, slow in zip(on, off, strict=True) if slow]
+    stats = runs[drafter][0].speculation
+    accepted = stats.accepted_tokens / stats.draft_tokens if stats.draft_tokens else 0.0
+    return [
+        f"{statistics.median(on):.1f}",
+        f"{statistics.median(off):.1f}",
+        f"{statistics.median(ratios):.2f}x" if ratios else "-",
+        str(stats.rounds),
+        f"{runs[drafter][0].tokens_per_round:.2f}",
+        f"{accepted:.0%}",
+        "[green]yes[/]" if same_output(runs, drafter) else "[bold red]NO[/]",
+    ]
+
+
+def _ignore(delta: GenerationDelta) -> None:
+    """Measuring prints nothing."""
