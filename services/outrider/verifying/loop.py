@@ -116,6 +116,8 @@ class RoundLoop:
             return
         keep = session.generated if item.keep_tokens is None else min(item.keep_tokens, session.generated)
         if item.error is None:
+            cut = mailbox.Truncation(session.session_id, session.record.epoch, keep, item.reason)
+            self._outcome.truncations.append(cut)
             self._finish(session, item.reason, delivered=keep)
         else:
             self._fail(session, item.error)

@@ -77,6 +77,16 @@ StreamItem = SessionTokens | SessionFinished | OutriderError
 """What a session's stream carries after its start; the last two end it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """A session ended before its last committed token; the store has to forget the rest."""
+
+    session_id: str
+    epoch: int
+    length: int  # generated tokens that stay
+    reason: FinishReason
+
+
 @dataclass(slots=True)
 class Outcome:
     """All that one step (or one round of housekeeping) has to tell the event loop."""
@@ -84,6 +94,7 @@ class Outcome:
     commands: dict[tuple[str, int], list[DraftCommand]] = field(default_factory=dict)  # by link, generation
     items: list[tuple[str, StreamItem]] = field(default_factory=list)  # by session, in order
     commits: list[Commit] = field(default_factory=list)
+    truncations: list[Truncation] = field(default_factory=list)  # come after the commits
 
     def __bool__(self) -> bool:
-        return bool(self.commands or self.items or self.commits)
+        return bool(self.commands or self.items or self.commits or self.truncations)

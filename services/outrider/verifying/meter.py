@@ -52,13 +52,9 @@ class Meter:
         session.stats.missed += 1
         self._metrics.missed(session.drafting.link)
 
-    def resting(self, drafter: str) -> None:
-        """Nobody waits for this drafter for a while."""
-        self._metrics.link_state(drafter, "resting")
-
-    def awake(self, drafter: str) -> None:
-        """It is waited for again."""
-        self._metrics.link_state(drafter, "ready")
+    def resting(self, drafter: str, rests: bool) -> None:
+        """Nobody waits for this drafter for a while, or it is waited for again."""
+        self._metrics.link_state(drafter, "resting" if rests else "ready")
 
     def round(self, work: Work) -> None:
         """A session's round is settled."""

@@ -58,6 +58,10 @@ class Patience:
 
     def miss(self, now: float) -> None:
         """A step went on without any of the proposals that it had waited for."""
+        # Nothing tells how late it would have been; without growing, a drafter that became slower
+        # for good would be missed for ever.
+        if self._usual_s is not None:
+            self._usual_s = min(2 * max(self._usual_s, _FLOOR_S / _FACTOR), self._limit_s)
         self._misses += 1
         probing = self._rests_until is not None
         if probing or self._misses >= self._max_misses:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from outrider.core.errors import (
     InvalidRequestError,
@@ -71,10 +71,6 @@ class StreamTable:
     def __contains__(self, session_id: str) -> bool:
         return session_id in self._live
 
-    def ids(self) -> list[str]:
-        """Ids of all sessions that live here."""
-        return list(self._live)
-
     def add(self, record: SessionRecord, *, from_token: int = 0) -> Attachment:
         """A session begins to live here, with its first client.
 
@@ -113,10 +109,10 @@ class StreamTable:
         """The session never came to run."""
         self._remove(session_id)
 
-    def record(self, session_id: str) -> SessionRecord | None:
-        """The record of a session that lives here, as admitted."""
+    def snapshot(self, session_id: str) -> SessionRecord | None:
+        """The record of a session that lives here, with all its tokens so far."""
         live = self._live.get(session_id)
-        return live.record if live else None
+        return replace(live.record, tokens=tuple(live.tokens)) if live else None
 
     def deliver(self, items: Iterable[tuple[str, StreamItem]]) -> None:
         """What a step brought, to the clients."""
@@ -129,6 +125,10 @@ class StreamTable:
                 live.tokens.extend(item.token_ids)
             else:
                 self._remove(session_id)
+
+    def fail_all(self, error: OutriderError) -> None:
+        """End every stream with `error`."""
+        self.deliver([(session_id, error) for session_id in self._live])
 
     async def wait_ended(self, session_id: str) -> None:
         """Until the session does not live here any more."""
@@ -148,7 +148,7 @@ class StreamTable:
             self._empty.set()
 
 
-def replay(tokens: Iterable[int], from_token: int) -> list[StreamItem]:
+def replay(tokens: Iterable[int], from_token: int) -> list[SessionTokens]:
     """The tokens from `from_token` on, as one item; none if there are none.
 
     Raises:

@@ -1,0 +1,101 @@
+"""From a request to a session: every bound that depends on the model, the pool and the drafters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outrider.config.schema import VerifierConfig
+from outrider.core import limits
+from outrider.core.errors import InvalidRequestError, PromptTooLongError
+from outrider.core.models import ModelInfo
+from outrider.core.sessions import SessionRecord, SpeculationParams, StopParams
+from outrider.wire.messages import SessionRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What a verifier can take."""
+
+    model: ModelInfo
+    eos_token_ids: frozenset[int]
+    pool_tokens: int  # tokens that fit the KV pool
+    config: VerifierConfig
+    drafters: tuple[str, ...]  # names that a request may ask for; the first one is the default
+
+    def record(self, request: SessionRequest) -> SessionRecord:
+        """The session that a request asks for, with every default filled in.
+
+        Raises:
+            InvalidRequestError: which field, what was wrong, what is allowed.
+            PromptTooLongError: it could never run here: too long for the context or for the pool.
+        """
+        limits.check_session_id(request.session_id)
+        limits.check_prompt(
+            request.prompt, vocab_size=self.model.vocab_size, context_length=self.model.context_length
+        )
+        limits.check_sampling(request.sampling)
+        limits.check_speculation(request.speculation)
+        self._check_drafter(request.speculation.drafter)
+        return SessionRecord(
+            request.session_id, request.prompt, request.sampling, self._stop(request), request.speculation
+        )
+
+    def check_fits(self, record: SessionRecord) -> None:
+        """A session that began elsewhere can run here.
+
+        Raises:
+            PromptTooLongError: it is too long for this verifier's pool.
+        """
+        needed = len(record.prompt) + record.stop.max_tokens - 1
+        if needed > self.pool_tokens:
+            raise PromptTooLongError(
+                f"session {record.session_id} may need {needed} tokens of KV, "
+                f"the pool holds {self.pool_tokens}"
+            )
+
+    def drafter(self, speculation: SpeculationParams) -> tuple[str, int]:
+        """Name of the drafter to use and most draft tokens a round; ("", 0): speculation is off.
+
+        A name that is not known here (a session that began elsewhere) means the default: it
+        changes speed only.
+        """
+        name = speculation.drafter if speculation.drafter in self.drafters else ""
+        asked = speculation.max_draft_tokens
+        length = min(self.config.draft_length if asked is None else asked, self.config.max_draft_tokens)
+        name = name or self.config.drafter or next(iter(self.drafters), "")
+        if not speculation.enabled or not length or not name:
+            return "", 0
+        return name, length
+
+    def _check_drafter(self, name: str) -> None:
+        if name and name not in self.drafters:
+            known = ", ".join(self.drafters) or "none"
+            raise InvalidRequestError(
+                f"speculation.drafter is {name!r}, the drafters here are: {known}",
+                field="speculation.drafter",
+            )
+
+    def _stop(self, request: SessionRequest) -> StopParams:
+        """When to end: what was asked for has to fit; what was not is made to fit."""
+        prompt = len(request.prompt)
+        # The last token generated is never run, so it needs no KV.
+        pool_room = self.pool_tokens - prompt + 1
+        if pool_room < 1:
+            raise PromptTooLongError(
+                f"prompt must hold at most {self.pool_tokens} tokens (the KV pool), got {prompt}",
+                field="prompt",
+            )
+        asked = request.stop.max_tokens
+        if asked:
+            limits.check_length(prompt, asked, context_length=self.model.context_length)
+            if asked > pool_room:
+                raise PromptTooLongError(
+                    f"max_tokens must be at most {pool_room} after a prompt of {prompt} tokens "
+                    f"(the KV pool holds {self.pool_tokens}), got {asked}",
+                    field="max_tokens",
+                )
+        context = self.model.context_length
+        room = min(pool_room, context - prompt) if context else pool_room
+        stop = request.stop.resolve(eos_token_ids=self.eos_token_ids, room=room)
+        limits.check_stop(stop, vocab_size=None)
+        return stop

@@ -1,0 +1,35 @@
+"""Where the engine thread's outcomes come out in the event loop, and go to whom they concern."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from outrider.sessions.writer import CommitWriter
+from outrider.verifying.links import DrafterLink
+from outrider.verifying.mailbox import Outcome
+from outrider.verifying.streams import StreamTable
+
+
+class Hub:
+    """Hands outcomes on: first to drafters, for they are waited for, then to clients, then to the store."""
+
+    def __init__(self, links: Mapping[str, DrafterLink], streams: StreamTable, writer: CommitWriter) -> None:
+        """From within the event loop. `links` may be filled later."""
+        self._links = links
+        self._streams = streams
+        self._writer = writer
+        self._loop = asyncio.get_running_loop()
+
+    def publish(self, outcome: Outcome) -> None:
+        """Called in the engine thread; returns at once."""
+        self._loop.call_soon_threadsafe(self._deliver, outcome)
+
+    def _deliver(self, outcome: Outcome) -> None:
+        for (name, generation), commands in outcome.commands.items():
+            self._links[name].send(generation, commands)
+        self._streams.deliver(outcome.items)
+        if outcome.commits:
+            self._writer.put(outcome.commits)
+        for cut in outcome.truncations:
+            self._writer.truncate(cut.session_id, cut.epoch, cut.length, cut.reason)

@@ -1,0 +1,174 @@
+"""The parts of one verifier, put together."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from outrider.config.schema import OutriderConfig, VerifierConfig
+from outrider.core.errors import InternalError, OutriderError, UnavailableError
+from outrider.core.models import ModelInfo
+from outrider.discovery import Instance, Registry, Role, StaticRegistry
+from outrider.engine.api import EngineApi
+from outrider.sessions.store import SessionStore
+from outrider.sessions.writer import CommitWriter
+from outrider.telemetry.metrics import VerifierMetrics
+from outrider.telemetry.tracing import Tracing
+from outrider.verifying.admission import Admission
+from outrider.verifying.drafts import DraftDesk, LinkState
+from outrider.verifying.engine_thread import EngineThread
+from outrider.verifying.hub import Hub
+from outrider.verifying.links import DrafterLink
+from outrider.verifying.loop import RoundLoop
+from outrider.verifying.mailbox import End, Shutdown
+from outrider.verifying.meter import Meter
+from outrider.verifying.patience import Patience
+from outrider.verifying.service import VerifierServicer
+from outrider.verifying.streams import StreamTable
+from outrider.wire.messages import VerifierInfo
+
+OFFERED_FEATURES: frozenset[str] = frozenset()
+"""Features that drafters may ask for. None yet: token ids are all that travels."""
+
+
+class Replica:
+    """Engine thread, drafter links, streams, commits and servicer of one verifier. Event loop only."""
+
+    def __init__(
+        self,
+        config: OutriderConfig,
+        engine: EngineApi,
+        *,
+        store: SessionStore,
+        metrics: VerifierMetrics,
+        tracing: Tracing,
+        instance_id: str = "",
+    ) -> None:
+        """`engine` belongs to the thread that `rounds` will be run in."""
+        own = config.verifier
+        self.streams = StreamTable()
+        self.links: dict[str, DrafterLink] = {}
+        self.writer = CommitWriter(
+            store,
+            max_pending=config.store.max_pending,
+            on_fenced=lambda session_id, error: self.rounds.post(End(session_id, error=error)),
+            snapshot=self.streams.snapshot,
+            observer=metrics.store,
+        )
+        meter = Meter(metrics)
+        hub = Hub(self.links, self.streams, self.writer)
+        desk = _desk(own, tuple(config.drafters), engine.info, meter)
+        self.rounds = RoundLoop(engine, own, desk, meter, hub.publish)
+        self.servicer = VerifierServicer(
+            info=_info(config, engine, instance_id or uuid.uuid4().hex),
+            admission=_admission(config, engine),
+            config=own,
+            store=store,
+            writer=self.writer,
+            refuse_when_away=config.store.when_away == "refuse",
+            streams=self.streams,
+            post=self.rounds.post,
+            tracing=tracing,
+        )
+        self._registry: Registry = StaticRegistry(
+            Instance(Role.DRAFTER, f"{drafter.host}:{drafter.port}", name)
+            for name, drafter in config.drafters.items()
+        )
+        self._target = engine.info
+        self._metrics = metrics
+
+    @asynccontextmanager
+    async def linked(self) -> AsyncIterator[None]:
+        """Hold a link to each drafter."""
+        for instance in await self._registry.list(Role.DRAFTER):
+            self.links[instance.name] = DrafterLink(
+                instance.name,
+                instance.address,
+                self._target,
+                offered_features=OFFERED_FEATURES,
+                post=self.rounds.post,
+                dropped=self._metrics.dropped,
+                state=self._metrics.link_state,
+            )
+        tasks = [asyncio.create_task(link.run()) for link in self.links.values()]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._registry.close()
+
+    @asynccontextmanager
+    async def running(self, thread: EngineThread) -> AsyncIterator[asyncio.Future[None]]:
+        """The rounds at work in `thread`; yields what ends with them."""
+        work = thread.start(self.rounds.run)
+        work.add_done_callback(self._engine_ended)
+        try:
+            yield work
+        finally:
+            self.rounds.post(Shutdown())
+            await asyncio.wait([work])
+
+    async def drain(self, grace_s: float) -> None:
+        """Admit nobody any more and let sessions finish, for `grace_s` seconds at most.
+
+        Sessions that are left end with UnavailableError: the store holds them, any verifier can
+        go on with them.
+        """
+        self.servicer.drain()
+        try:
+            async with asyncio.timeout(grace_s):
+                await self.streams.wait_empty()
+        except TimeoutError:
+            self.rounds.post(Shutdown())
+            await self.streams.wait_empty()
+
+    def _engine_ended(self, work: asyncio.Future[None]) -> None:
+        error: OutriderError = UnavailableError("the verifier is stopping")
+        if work.exception() is not None:
+            error = InternalError("the engine stopped")
+        self.servicer.drain()
+        self.streams.fail_all(error)
+
+
+def _desk(own: VerifierConfig, drafters: tuple[str, ...], target: ModelInfo, meter: Meter) -> DraftDesk:
+    links = [
+        LinkState(
+            name,
+            Patience(limit_s=own.patience_ms / 1000, max_misses=own.max_misses, rest_s=own.rest_ms / 1000),
+        )
+        for name in drafters
+    ]
+    return DraftDesk(
+        links,
+        vocab_size=target.vocab_size,
+        max_nodes=own.max_draft_tokens,
+        dropped=meter.dropped,
+        resting=meter.resting,
+    )
+
+
+def _info(config: OutriderConfig, engine: EngineApi, instance_id: str) -> VerifierInfo:
+    own = config.verifier
+    return VerifierInfo(
+        model=engine.info,
+        eos_token_ids=engine.eos_token_ids,
+        batch_invariance=engine.batch_invariance,
+        drafters=tuple(config.drafters),
+        instance_id=instance_id,
+        default_draft_length=min(own.draft_length, own.max_draft_tokens),
+    )
+
+
+def _admission(config: OutriderConfig, engine: EngineApi) -> Admission:
+    own = config.verifier
+    return Admission(
+        engine.info,
+        engine.eos_token_ids,
+        engine.pool.total * own.block_size,
+        own,
+        tuple(config.drafters),
+    )

@@ -1,0 +1,107 @@
+"""A verifier as a process: load, link, listen, serve, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from outrider import catalogue
+from outrider.config.schema import OutriderConfig, VerifierConfig
+from outrider.core.errors import InternalError
+from outrider.engine.engine import Engine
+from outrider.sessions import open_store
+from outrider.telemetry import tracing
+from outrider.telemetry.metrics import VerifierMetrics, serve_metrics
+from outrider.verifying.engine_thread import EngineThread
+from outrider.verifying.replica import Replica
+from outrider.wire import channels, services
+
+_log = logging.getLogger(__name__)
+
+DRAIN_S = 10.0
+"""How long sessions that run may take once the verifier is told to stop."""
+CLOSE_S = 1.0
+"""How long streams may then take to close, and the last commits to be stored."""
+
+
+async def serve(
+    config: OutriderConfig,
+    *,
+    ready: Callable[[dict[str, str]], None],
+    stop: asyncio.Event,
+    drain_s: float = DRAIN_S,
+) -> None:
+    """Serve the target model until `stop` is set.
+
+    Calls `ready({"grpc": "host:port"})` once it takes calls (with "metrics" if these are served).
+
+    Raises:
+        ConfigError: no such model, or an address that cannot be bound.
+        UnsupportedModelError: the target's architecture is not supported.
+        InternalError: a defect ended the engine thread.
+    """
+    own, instance_id = config.verifier, uuid.uuid4().hex
+    folder = catalogue.resolve(config.model)
+    thread = EngineThread()
+    async with AsyncExitStack() as stack:
+        stack.callback(thread.close)
+        engine = await thread.call(lambda: Engine.load(folder, own, name=config.name))
+        traces = tracing.setup(config.telemetry, "verifier", instance_id=instance_id)
+        stack.push_async_callback(asyncio.to_thread, traces.shutdown)
+        registry = CollectorRegistry()
+        metrics = VerifierMetrics(registry, config.name)
+        store = open_store(config.store)
+        stack.push_async_callback(store.close)
+        replica = Replica(
+            config, engine, store=store, metrics=metrics, tracing=traces, instance_id=instance_id
+        )
+        replica.writer.start()
+        stack.push_async_callback(replica.writer.close, CLOSE_S)
+        await stack.enter_async_context(replica.linked())
+        work = await stack.enter_async_context(replica.running(thread))
+        addresses = {"grpc": await stack.enter_async_context(_listening(own, replica, drain_s))}
+        if own.metrics_port is not None:
+            page = serve_metrics(registry, own.host, own.metrics_port)
+            stack.callback(page.close)
+            addresses["metrics"] = page.address
+        _log.info("verifier serves %s on %s", config.name, addresses["grpc"])
+        ready(addresses)
+        await _until(stop, work)
+
+
+@asynccontextmanager
+async def _listening(own: VerifierConfig, replica: Replica, drain_s: float) -> AsyncIterator[str]:
+    """The gRPC server with health and reflection; yields its address, drains at the end."""
+    server = channels.make_server()
+    services.add_verifier(server, replica.servicer)
+    health = await channels.add_health(server, (services.VERIFIER,))
+    channels.add_reflection(server, (services.VERIFIER,))
+    address = channels.listen(server, own.host, own.port)
+    await server.start()
+    await health.set_serving(True)
+    try:
+        yield address
+        await health.shut_down()
+        await replica.drain(drain_s)
+    finally:
+        await server.stop(CLOSE_S)
+
+
+async def _until(stop: asyncio.Event, work: asyncio.Future[None]) -> None:
+    """Wait for `stop`.
+
+    Raises:
+        InternalError: the engine thread ended first.
+    """
+    stopped = asyncio.ensure_future(stop.wait())
+    either: set[asyncio.Future[Any]] = {stopped, work}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if work.done():
+        raise InternalError("the engine thread ended by itself") from work.exception()

@@ -1,0 +1,250 @@
+"""The Verifier gRPC service: what a call does, in terms of streams, store and engine thread."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import contextmanager
+from typing import Any
+
+from grpc import aio
+from opentelemetry import trace
+
+from outrider.config.schema import VerifierConfig
+from outrider.core.errors import (
+    OutriderError,
+    OverloadedError,
+    SessionExistsError,
+    StoreUnavailableError,
+    UnavailableError,
+)
+from outrider.core.models import check_protocol
+from outrider.core.sessions import FinishReason, SessionRecord, SpeculationStats, Usage
+from outrider.sessions.store import SessionStore
+from outrider.sessions.writer import CommitWriter
+from outrider.telemetry import names
+from outrider.telemetry.tracing import Tracing, context_from
+from outrider.verifying.admission import Admission
+from outrider.verifying.mailbox import Admit, End, Inward
+from outrider.verifying.spans import RoundSpans
+from outrider.verifying.streams import Attachment, StreamTable, replay
+from outrider.wire import convert, metadata
+from outrider.wire.errors import abort
+from outrider.wire.messages import SessionEvent, SessionFinished, SessionStarted, VerifierInfo
+from outrider.wire.services import VerifierService
+from outrider.wire.v1 import verifier_pb2 as pb
+
+Context = aio.ServicerContext[Any, Any]
+
+
+class VerifierServicer(VerifierService):
+    """Calls of gateways. Event loop only."""
+
+    def __init__(
+        self,
+        *,
+        info: VerifierInfo,
+        admission: Admission,
+        config: VerifierConfig,
+        store: SessionStore,
+        writer: CommitWriter,
+        refuse_when_away: bool,
+        streams: StreamTable,
+        post: Callable[[Inward], None],
+        tracing: Tracing,
+    ) -> None:
+        """Args:
+        info: what GetInfo answers.
+        admission: the bounds of requests.
+        config: the bounds of sessions that run and wait.
+        store: for new sessions and for those to take over.
+        writer: takes new sessions while the store is away ...
+        refuse_when_away: ... unless they are to be refused then.
+        streams: sessions that live here.
+        post: the engine thread's inbox.
+        tracing: for request and round spans.
+        """
+        self._info = info
+        self._admission = admission
+        self._config = config
+        self._store = store
+        self._refuse_when_away = refuse_when_away
+        self._writer = writer
+        self._streams = streams
+        self._post = post
+        self._tracing = tracing
+        self._claiming: set[str] = set()
+        self._draining = False
+
+    def drain(self) -> None:
+        """Admit nobody any more."""
+        self._draining = True
+
+    async def GetInfo(
+        self, request: pb.VerifierGetInfoRequest, context: Context
+    ) -> pb.VerifierGetInfoResponse:
+        """What is served here."""
+        try:
+            check_protocol(request.protocol_version, "the gateway")
+        except OutriderError as error:
+            await abort(context, error)
+        return convert.verifier_info_to_proto(self._info)
+
+    async def Generate(
+        self, request: pb.VerifierGenerateRequest, context: Context
+    ) -> AsyncIterator[pb.VerifierGenerateResponse]:
+        """Start a session and stream its tokens."""
+        with self._span(context) as span:
+            try:
+                attachment = await self._start(request, context, span)
+                async for event in _traced(attachment.events(), span):
+                    yield convert.generate_response(event)
+            except OutriderError as error:
+                await _abort(context, error, span)
+
+    async def Resume(
+        self, request: pb.VerifierResumeRequest, context: Context
+    ) -> AsyncIterator[pb.VerifierResumeResponse]:
+        """Stream a session again: one that runs here, or one that the store knows."""
+        with self._span(context) as span:
+            try:
+                session_id, from_token = convert.resume_from_proto(request)
+                span.set_attribute(names.ATTR_SESSION, session_id)
+                async for event in _traced(await self._resume(session_id, from_token, context, span), span):
+                    yield convert.resume_response(event)
+            except OutriderError as error:
+                await _abort(context, error, span)
+
+    async def Cancel(self, request: pb.VerifierCancelRequest, context: Context) -> pb.VerifierCancelResponse:
+        """End a session; answers when all that it held is free."""
+        try:
+            cancel = convert.cancel_from_proto(request)
+        except OutriderError as error:
+            await abort(context, error)
+        found = cancel.session_id in self._streams
+        if found:
+            self._post(End(cancel.session_id, cancel.keep_tokens, cancel.reason))
+            await self._streams.wait_ended(cancel.session_id)
+        return pb.VerifierCancelResponse(found=found)
+
+    async def _start(
+        self, request: pb.VerifierGenerateRequest, context: Context, span: trace.Span
+    ) -> Attachment:
+        wanted = convert.session_request_from_proto(request, draw_seed=lambda: secrets.randbits(64))
+        span.set_attribute(names.ATTR_SESSION, wanted.session_id)
+        record = self._admission.record(wanted)
+        self._check_room()
+        attachment = self._streams.add(record)
+        stored = False
+        try:
+            await self._create(record)
+            stored = True
+        finally:
+            if not stored:
+                self._streams.discard(record.session_id)
+        self._run(record, attachment, context, span)
+        return attachment
+
+    async def _create(self, record: SessionRecord) -> None:
+        try:
+            await self._store.create(record)
+        except StoreUnavailableError:
+            if self._refuse_when_away:
+                raise
+            self._writer.create(record)
+
+    async def _resume(
+        self, session_id: str, from_token: int, context: Context, span: trace.Span
+    ) -> AsyncIterator[SessionEvent]:
+        if session_id in self._streams:
+            attachment = self._streams.attach(session_id, from_token)
+            self._watch(attachment, context)
+            return attachment.events()
+        self._check_room()
+        if session_id in self._claiming:
+            raise SessionExistsError(f"session {session_id} is being taken over by another call")
+        self._claiming.add(session_id)
+        try:
+            record = await self._store.load(session_id)
+            replay(record.tokens, from_token)  # refuse a wrong from_token before taking the session over
+            if record.finish_reason is not None:
+                return _over(record, record.finish_reason, from_token)
+            self._admission.check_fits(record)
+            record = await self._store.claim(session_id)
+            attachment = self._streams.add(record, from_token=from_token)
+        finally:
+            self._claiming.discard(session_id)
+        self._run(record, attachment, context, span)
+        return attachment.events()
+
+    def _check_room(self) -> None:
+        if self._draining:
+            raise UnavailableError("the verifier is stopping")
+        most = self._config.max_sessions + self._config.max_queue
+        if len(self._streams) >= most:
+            raise OverloadedError(f"{most} sessions run or wait here already")
+
+    def _run(self, record: SessionRecord, attachment: Attachment, context: Context, span: trace.Span) -> None:
+        drafter, limit = self._admission.drafter(record.speculation)
+        spans = RoundSpans(self._tracing.tracer, span) if self._tracing.enabled else None
+        self._post(Admit(record, drafter, limit, spans))
+        self._watch(attachment, context)
+
+    def _watch(self, attachment: Attachment, context: Context) -> None:
+        """When the call is over and its client went away before the session ended, end the session.
+
+        A generator may be left between two of its steps, so a `finally` in it would not do.
+        """
+
+        def left(_: object) -> None:
+            if self._streams.is_current(attachment):
+                self._post(End(attachment.session_id))
+
+        context.add_done_callback(left)  # type: ignore[arg-type] # the stubs have another argument
+
+    @contextmanager
+    def _span(self, context: Context) -> Any:
+        carrier = metadata.value(_metadata(context), metadata.TRACEPARENT) if self._tracing.enabled else ""
+        span = self._tracing.tracer.start_span(names.SPAN_VERIFY_REQUEST, context_from(carrier))
+        try:
+            yield span
+        finally:
+            span.end()
+
+
+def _metadata(context: Context) -> aio.Metadata | None:
+    pairs = context.invocation_metadata()
+    return aio.Metadata(*pairs) if pairs else None
+
+
+async def _traced(events: AsyncIterator[SessionEvent], span: trace.Span) -> AsyncIterator[SessionEvent]:
+    """The same events; what they tell of the session goes to its span."""
+    async for event in events:
+        if isinstance(event, SessionStarted):
+            span.set_attribute(names.ATTR_EPOCH, event.epoch)
+        elif isinstance(event, SessionFinished):
+            span.set_attributes(
+                {
+                    names.ATTR_INPUT_TOKENS: event.usage.prompt_tokens,
+                    names.ATTR_OUTPUT_TOKENS: event.usage.completion_tokens,
+                    names.ATTR_CACHED_TOKENS: event.usage.cached_prompt_tokens,
+                    names.ATTR_FINISH_REASONS: [event.reason.value],
+                    names.ATTR_ROUNDS: event.speculation.rounds,
+                    names.ATTR_DRAFTED: event.speculation.draft_tokens,
+                    names.ATTR_ACCEPTED: event.speculation.accepted_tokens,
+                }
+            )
+        yield event
+
+
+async def _over(record: SessionRecord, reason: FinishReason, from_token: int) -> AsyncIterator[SessionEvent]:
+    """The stream of a session that has ended: what the store knows of it."""
+    yield SessionStarted(record.sampling.seed, record.epoch)
+    for item in replay(record.tokens, from_token):
+        yield item
+    yield SessionFinished(reason, Usage(len(record.prompt), len(record.tokens)), SpeculationStats())
+
+
+async def _abort(context: Context, error: OutriderError, span: trace.Span) -> None:
+    span.set_attribute(names.ATTR_ERROR_TYPE, type(error).__name__)
+    await abort(context, error)
