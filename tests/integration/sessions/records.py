@@ -1,0 +1,39 @@
+"""Sessions and commits that tests use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from outrider.core.sessions import (
+    Commit,
+    FinishReason,
+    SamplingParams,
+    SessionRecord,
+    SpeculationParams,
+    StopParams,
+)
+
+RECORD = SessionRecord(
+    session_id="s-1",
+    prompt=(1, 2**31 - 1, 0),
+    sampling=SamplingParams(temperature=0.1, top_k=5, top_p=0.9, min_p=0.05, seed=2**64 - 1),
+    stop=StopParams(max_tokens=50, stop_token_ids=frozenset({2, 7})),
+    speculation=SpeculationParams(enabled=True, max_draft_tokens=3, drafter="draft_model"),
+)
+
+
+def record(session_id: str = "s-1", **changes: Any) -> SessionRecord:
+    """RECORD with changes."""
+    return replace(RECORD, session_id=session_id, **changes)
+
+
+def commit(
+    base_len: int,
+    *token_ids: int,
+    session_id: str = "s-1",
+    epoch: int = 1,
+    finish: FinishReason | None = None,
+) -> Commit:
+    """A commit of session s-1 unless said otherwise."""
+    return Commit(session_id, epoch, base_len, token_ids, finish)

@@ -1,0 +1,208 @@
+"""What only a Redis server can show: keys, round trips, a server that goes away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from redis.asyncio import Redis
+
+from outrider.config.schema import StoreConfig
+from outrider.core.errors import ConfigError, InternalError, SessionNotFoundError, StoreUnavailableError
+from outrider.core.sessions import FinishReason
+from outrider.sessions import open_store
+from outrider.sessions.redis import RedisStore, keys_of
+from tests.integration.sessions.conftest import TTL_S
+from tests.integration.sessions.records import RECORD, commit, record
+from tests.servers import RedisServer, redis_server
+
+
+async def test_keys_and_their_content(redis_store: RedisStore, admin: Redis) -> None:
+    await redis_store.create(RECORD)
+    assert await admin.keys("*") == [b"outrider:{s-1}:meta"]
+    await redis_store.append([commit(0, 1, 258)])
+    assert sorted(await admin.keys("*")) == [b"outrider:{s-1}:meta", b"outrider:{s-1}:tokens"]
+    assert await admin.get("outrider:{s-1}:tokens") == b"\x01\x00\x00\x00\x02\x01\x00\x00"
+    assert await admin.hget("outrider:{s-1}:meta", "epoch") == b"1"
+    for key in keys_of("s-1"):
+        assert 0 < await admin.pttl(key) <= TTL_S * 1000
+    await redis_store.truncate("s-1", 1, 1, FinishReason.STOP)
+    for key in keys_of("s-1"):
+        assert 0 < await admin.pttl(key) <= TTL_S * 1000
+    await redis_store.delete("s-1")
+    assert await admin.keys("*") == []
+
+
+def test_both_keys_share_a_cluster_slot() -> None:
+    from redis.crc import key_slot
+
+    meta, tokens = keys_of("some-id")
+    assert key_slot(meta.encode()) == key_slot(tokens.encode()) == key_slot(b"some-id")
+
+
+@asynccontextmanager
+async def turn_counter(port: int) -> AsyncIterator[tuple[int, list[int]]]:
+    """A relay to `port` that counts turns: requests that begin after a reply, on one connection."""
+    turns: list[int] = [0]
+    pumps: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", port)
+        last = "reply"
+
+        async def pump(name: str, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            nonlocal last
+            while data := await source.read(65536):
+                turns[0] += name == "request" and last == "reply"
+                last = name
+                target.write(data)
+                await target.drain()
+            target.close()
+
+        for task in (
+            asyncio.create_task(pump("request", reader, up_writer)),
+            asyncio.create_task(pump("reply", up_reader, writer)),
+        ):
+            pumps.add(task)
+
+    relay = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield relay.sockets[0].getsockname()[1], turns
+    finally:
+        relay.close()
+        await asyncio.wait_for(asyncio.gather(*pumps), 30)
+
+
+async def calls(admin: Redis) -> dict[str, int]:
+    stats = await admin.info("commandstats")
+    return {name.removeprefix("cmdstat_"): row["calls"] for name, row in stats.items()}
+
+
+async def test_one_round_trip_for_any_number_of_sessions(shared_server: RedisServer, admin: Redis) -> None:
+    await admin.flushall()
+    async with turn_counter(shared_server.port) as (port, turns):
+        store = RedisStore(f"redis://127.0.0.1:{port}/0", timeout_s=10.0)
+        for index in range(100):
+            await store.create(record(f"s-{index}"))
+        await store.append([commit(0, 1, session_id="s-0")])
+        await admin.config_resetstat()
+        for sessions in (1, 2, 100):
+            before = turns[0]
+            results = await store.append(
+                [commit(0, 1, 2, session_id=f"s-{index}") for index in range(sessions)]
+            )
+            assert results == [None] * sessions
+            assert turns[0] - before == 1
+        counted = await calls(admin)
+        assert counted.pop("evalsha") == 103
+        inside = {"hmget", "hset", "strlen", "getrange", "append", "pexpire"}
+        assert set(counted) - inside <= {"config|resetstat", "info"}  # the test's own
+        await store.close()
+
+
+async def test_scripts_are_loaded_again_when_the_server_forgot_them(
+    redis_store: RedisStore, admin: Redis
+) -> None:
+    await redis_store.create(RECORD)
+    await admin.script_flush()
+    commits = [commit(0, 5), commit(1, 6), commit(0, 5, session_id="nobody")]
+    first, second, third = await redis_store.append(commits)
+    assert (first, second, type(third)) == (None, None, SessionNotFoundError)
+    await admin.script_flush()
+    assert (await redis_store.claim("s-1")).tokens == (5, 6)
+
+
+async def test_tokens_that_were_evicted_take_the_session_with_them(
+    redis_store: RedisStore, admin: Redis
+) -> None:
+    await redis_store.create(record(tokens=(5, 6)))
+    await admin.delete(keys_of("s-1")[1])
+    with pytest.raises(SessionNotFoundError):
+        await redis_store.load("s-1")
+    assert isinstance((await redis_store.append([commit(2, 7)]))[0], SessionNotFoundError)
+
+
+async def test_a_key_of_another_kind_spoils_only_its_own_session(
+    redis_store: RedisStore, admin: Redis
+) -> None:
+    await redis_store.create(RECORD)
+    await admin.set(keys_of("other")[0], "x")
+    results = await redis_store.append([commit(0, 5, session_id="other"), commit(0, 5)])
+    assert isinstance(results[0], InternalError)
+    assert results[1] is None
+    with pytest.raises(InternalError, match="wrong kind"):
+        await redis_store.load("other")
+
+
+async def test_killed_and_back(server: RedisServer) -> None:
+    store = RedisStore(server.url, timeout_s=10.0)
+    await store.create(RECORD)
+    server.stop()
+    for call in (
+        store.ping(),
+        store.create(RECORD),
+        store.load("s-1"),
+        store.claim("s-1"),
+        store.append([commit(0, 5)]),
+        store.truncate("s-1", 1, 0, FinishReason.STOP),
+        store.delete("s-1"),
+    ):
+        with pytest.raises(StoreUnavailableError, match=f"127.0.0.1:{server.port}/0 is away"):
+            await call
+    server.start()
+    await store.ping()
+    await store.create(RECORD)
+    assert await store.append([commit(0, 5)]) == [None]
+    await store.close()
+
+
+async def test_frozen_and_back(server: RedisServer) -> None:
+    store = RedisStore(server.url, timeout_s=0.2)
+    await store.create(RECORD)
+    server.freeze()
+    for call in (store.append([commit(0, 5)]), store.load("s-1"), store.ping()):
+        with pytest.raises(StoreUnavailableError, match=r"did not answer within 0\.2 s"):
+            await call
+    server.thaw()
+    patient = RedisStore(server.url, timeout_s=10.0)
+    assert await patient.append([commit(0, 5), commit(1, 6)]) == [None, None]
+    assert (await patient.load("s-1")).tokens == (5, 6)
+    await store.close()
+    await patient.close()
+
+
+async def test_no_password_in_any_text() -> None:
+    with redis_server(password="hunter2") as server:
+        store = RedisStore(server.url, timeout_s=10.0)
+        await store.ping()
+        await store.close()
+        wrong = RedisStore(f"redis://user:not-hunter2@127.0.0.1:{server.port}/0", timeout_s=10.0)
+        with pytest.raises(StoreUnavailableError) as caught:
+            await wrong.ping()
+        assert "hunter2" not in str(caught.value)
+        assert str(server.port) in str(caught.value)
+        await wrong.close()
+    with pytest.raises(StoreUnavailableError) as caught:
+        await store.ping()
+    assert "hunter2" not in str(caught.value)
+    await store.close()
+
+
+async def test_a_full_server_is_unavailable_not_a_defect() -> None:
+    with redis_server(maxmemory="1") as server:
+        store = RedisStore(server.url, timeout_s=10.0)
+        with pytest.raises(StoreUnavailableError, match="refuses"):
+            await store.create(RECORD)
+        await store.close()
+
+
+async def test_from_the_configuration(shared_server: RedisServer) -> None:
+    store = open_store(StoreConfig(kind="redis", url=shared_server.url, timeout_s=10.0))
+    await store.ping()
+    await store.close()
+    await open_store(StoreConfig(kind="memory")).ping()
+    with pytest.raises(ConfigError, match=r"store\.url") as caught:
+        open_store(StoreConfig(kind="redis", url="http://user:hunter2@host"))
+    assert "hunter2" not in str(caught.value)
