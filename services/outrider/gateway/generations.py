@@ -1,0 +1,145 @@
+"""Admission, and the generations that run on this gateway."""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from outrider.core import limits
+from outrider.core.errors import ModelNotFoundError, OutriderError, UnavailableError
+from outrider.core.models import ModelInfo
+from outrider.gateway.delivery import Delivery
+from outrider.gateway.generation import Generation
+from outrider.gateway.observation import Caller, Observation, Observer
+from outrider.gateway.tokenizer import TextTokenizer
+from outrider.gateway.verifiers import VerifierPool
+from outrider.wire import metadata
+from outrider.wire.messages import (
+    ChatTurn,
+    GenerationRequest,
+    GenerationStarted,
+    SessionRequest,
+    VerifierInfo,
+)
+
+_UNBOUNDED = 2**31 - 1
+
+
+class Generations:
+    """Admits requests and keeps what runs, by its id."""
+
+    def __init__(
+        self, verifiers: VerifierPool, tokenizer: TextTokenizer, observer: Observer, *, timeout_s: float
+    ) -> None:
+        self._verifiers = verifiers
+        self._tokenizer = tokenizer
+        self._observer = observer
+        self._timeout_s = timeout_s
+        self._running: dict[str, Generation] = {}
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    @property
+    def info(self) -> VerifierInfo:
+        """The verifier's description of what is served.
+
+        Raises:
+            UnavailableError: no verifier is there.
+        """
+        info = self._verifiers.info
+        if info is None:
+            raise UnavailableError("no verifier is available")
+        return info
+
+    @asynccontextmanager
+    async def open(self, request: GenerationRequest, caller: Caller) -> AsyncIterator[Generation]:
+        """Admit a request; leaving the context ends the generation, finished or not.
+
+        `max_tokens` 0 means up to the end of the context.
+
+        Raises:
+            OutriderError: the request is refused, no verifier takes it, or it failed later.
+        """
+        model = self.info.model
+        observation = self._observer.begin(request, caller, model.model_name)
+        try:
+            session = await self._admit(request, model, clamp=caller.clamp_max_tokens)
+            generation = await self._start(session, request.stop.stop, caller, model, observation)
+            self._running[session.session_id] = generation
+            try:
+                yield generation
+            finally:
+                del self._running[session.session_id]
+                generation.abandon()
+        except OutriderError as error:
+            observation.failed(error)
+            raise
+        finally:
+            observation.close()
+
+    async def cancel(self, generation_id: str) -> bool:
+        """End a generation; False if none of that id runs here."""
+        generation = self._running.get(generation_id)
+        if generation is None:
+            return False
+        await generation.cancel()
+        return True
+
+    async def _start(
+        self,
+        session: SessionRequest,
+        stops: tuple[str, ...],
+        caller: Caller,
+        model: ModelInfo,
+        observation: Observation,
+    ) -> Generation:
+        stream, seed = await self._verifiers.open(
+            session,
+            timeout_s=min(self._timeout_s, caller.timeout_s or self._timeout_s),
+            metadata=metadata.pairs(traceparent=observation.traceparent, x_request_id=caller.request_id),
+        )
+        started = GenerationStarted(session.session_id, model.model_name, seed)
+        observation.admitted(started, len(session.prompt))
+        delivery = Delivery(self._tokenizer.detokenizer(), stops)
+        return Generation(started, session.prompt, delivery, stream, observation)
+
+    async def _admit(self, request: GenerationRequest, model: ModelInfo, *, clamp: bool) -> SessionRequest:
+        if request.model and request.model != model.model_name:
+            raise ModelNotFoundError(
+                f"there is no model {request.model[:128]!r}, this gateway serves {model.model_name!r}"
+            )
+        limits.check_sampling(request.sampling)
+        limits.check_stop_strings(request.stop.stop)
+        limits.check_speculation(request.speculation)
+        prompt = await self._encode(request)
+        context = model.context_length
+        limits.check_prompt(prompt, vocab_size=model.vocab_size, context_length=context)
+        if not clamp:
+            limits.check_length(len(prompt), request.stop.max_tokens, context_length=context)
+        room = context - len(prompt) if context else _UNBOUNDED
+        stop = request.stop.resolve(eos_token_ids=(), room=room)
+        limits.check_stop(stop, vocab_size=model.vocab_size or None)
+        return SessionRequest(
+            session_id=str(uuid.uuid4()),
+            prompt=prompt,
+            sampling=request.sampling,
+            stop=replace(request.stop, max_tokens=stop.max_tokens, stop=()),
+            speculation=request.speculation,
+        )
+
+    async def _encode(self, request: GenerationRequest) -> tuple[int, ...]:
+        if isinstance(request.input, str):
+            return await self._tokenizer.encode_prompt(request.input)
+        turns = tuple(turn for turn in request.input if isinstance(turn, ChatTurn))
+        if turns:
+            return await self._tokenizer.encode_chat(turns)
+        return tuple(item for item in request.input if isinstance(item, int))
+
+
+def draw_seed() -> int:
+    """A seed for a request that gives none; below 2**53, so that every JSON reader keeps it exact."""
+    return secrets.randbits(53)

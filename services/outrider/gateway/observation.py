@@ -1,0 +1,145 @@
+"""What is measured of a request: its span and its metrics. Never its text."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+
+from outrider.core.errors import OutriderError, describe
+from outrider.telemetry import names
+from outrider.telemetry.metrics import GatewayMetrics
+from outrider.telemetry.tracing import Tracing, context_from, traceparent_of
+from outrider.wire.messages import GenerationFinished, GenerationRequest, GenerationStarted
+
+_MAX_INT64 = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What is known of a call besides the request."""
+
+    operation: str  # names.OPERATION_*
+    stream: bool = True
+    clamp_max_tokens: bool = False  # max_tokens is a default: take as much of it as fits
+    request_id: str = ""
+    traceparent: str = ""
+    timeout_s: float | None = None  # the client's own deadline
+    arrived: float = field(default_factory=time.monotonic)
+
+
+class Observer:
+    """Begins an observation for each generation."""
+
+    def __init__(self, metrics: GatewayMetrics, tracing: Tracing) -> None:
+        self.metrics = metrics
+        self._tracing = tracing
+
+    def begin(self, request: GenerationRequest, caller: Caller, model: str) -> Observation:
+        """Start the span of a generation."""
+        span = self._tracing.tracer.start_span(
+            names.gateway_span(caller.operation, model),
+            context=context_from(caller.traceparent),
+            kind=SpanKind.SERVER,
+        )
+        if span.is_recording():
+            span.set_attributes(_request_attributes(request, caller, model))
+        return Observation(self.metrics, span, caller)
+
+
+class Observation:
+    """One generation as it goes on; must be closed."""
+
+    def __init__(self, metrics: GatewayMetrics, span: Span, caller: Caller) -> None:
+        self._metrics = metrics
+        self._span = span
+        self._caller = caller
+        self._last_delivery: float | None = None
+        self._admitted = False
+        self._settled = False
+        self._open = True
+
+    @property
+    def traceparent(self) -> str:
+        """Trace context for the verifier; the caller's own if this gateway does not trace."""
+        return traceparent_of(self._span) or self._caller.traceparent
+
+    def admitted(self, started: GenerationStarted, prompt_tokens: int) -> None:
+        """A verifier took it."""
+        self._admitted = True
+        self._metrics.stream_opened(prompt_tokens)
+        self._span.set_attribute(names.ATTR_SESSION, started.generation_id)
+        self._span.set_attribute(names.ATTR_RESPONSE_ID, started.generation_id)
+        self._span.set_attribute(names.ATTR_RESPONSE_MODEL, started.model)
+        if started.seed <= _MAX_INT64:
+            self._span.set_attribute(names.ATTR_REQUEST_SEED, started.seed)
+
+    def delivered(self, tokens: int) -> None:
+        """So many more tokens go to the client."""
+        if not tokens:
+            return
+        now = time.monotonic()
+        if self._last_delivery is None:
+            waited = now - self._caller.arrived
+            self._metrics.first_token(waited)
+            self._metrics.first_tokens(tokens)
+            self._span.set_attribute(names.ATTR_TIME_TO_FIRST_CHUNK, waited)
+        else:
+            self._metrics.tokens(tokens, now - self._last_delivery)
+        self._last_delivery = now
+
+    def finished(self, event: GenerationFinished) -> None:
+        """It ended well."""
+        self._settled = True
+        self._metrics.finished(event.reason.value, time.monotonic() - self._caller.arrived)
+        self._span.set_attributes(
+            {
+                names.ATTR_FINISH_REASONS: (event.reason.value,),
+                names.ATTR_INPUT_TOKENS: event.usage.prompt_tokens,
+                names.ATTR_OUTPUT_TOKENS: event.usage.completion_tokens,
+                names.ATTR_CACHED_TOKENS: event.usage.cached_prompt_tokens,
+                names.ATTR_ROUNDS: event.speculation.rounds,
+                names.ATTR_DRAFTED: event.speculation.draft_tokens,
+                names.ATTR_ACCEPTED: event.speculation.accepted_tokens,
+                names.ATTR_DRAFTER: event.speculation.drafter,
+            }
+        )
+
+    def failed(self, error: OutriderError) -> None:
+        """It ended with an error."""
+        self._fail(describe(error).label)
+
+    def close(self) -> None:
+        """It is over; if nothing said how, the client went away. Idempotent."""
+        if not self._open:
+            return
+        self._open = False
+        if not self._settled:
+            self._fail("cancelled")
+        if self._admitted:
+            self._metrics.stream_closed()
+        self._span.end()
+
+    def _fail(self, label: str) -> None:
+        self._settled = True
+        self._span.set_attribute(names.ATTR_ERROR_TYPE, label)
+        self._span.set_status(Status(StatusCode.ERROR, label))
+
+
+def _request_attributes(
+    request: GenerationRequest, caller: Caller, model: str
+) -> dict[str, str | int | float]:
+    sampling = request.sampling
+    attributes: dict[str, str | int | float] = {
+        names.ATTR_OPERATION: caller.operation,
+        names.ATTR_PROVIDER: names.PROVIDER,
+        names.ATTR_REQUEST_MODEL: model,
+        names.ATTR_REQUEST_TEMPERATURE: sampling.temperature,
+        names.ATTR_REQUEST_TOP_P: sampling.top_p,
+        names.ATTR_REQUEST_TOP_K: sampling.top_k,
+        names.ATTR_REQUEST_STREAM: caller.stream,
+    }
+    if request.stop.max_tokens:
+        attributes[names.ATTR_REQUEST_MAX_TOKENS] = request.stop.max_tokens
+    return attributes

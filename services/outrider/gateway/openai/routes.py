@@ -1,0 +1,117 @@
+"""The HTTP endpoints."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from prometheus_client import CollectorRegistry
+
+from outrider import __version__
+from outrider.core.errors import ModelNotFoundError, UnavailableError
+from outrider.gateway.generations import Generations
+from outrider.gateway.observation import Observer
+from outrider.gateway.openai import errors, openapi
+from outrider.gateway.openai import responses as r
+from outrider.gateway.openai.exchange import Endpoint, Exchange
+from outrider.gateway.openai.middleware import RequestId
+from outrider.gateway.openai.requests import ChatRequest, CompletionRequest
+from outrider.gateway.openai.shapes import ChatShape, CompletionShape, model_card
+from outrider.telemetry import names
+from outrider.telemetry.metrics import exposition
+
+CHAT = Endpoint("/v1/chat/completions", names.OPERATION_CHAT, ChatRequest, ChatShape)
+COMPLETIONS = Endpoint("/v1/completions", names.OPERATION_COMPLETION, CompletionRequest, CompletionShape)
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": r.ErrorBody} for status in (400, 404, 413, 429, 500, 503, 504)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the endpoints work with."""
+
+    generations: Generations
+    observer: Observer
+    registry: CollectorRegistry
+    max_body_bytes: int
+
+
+def make_app(context: Context) -> FastAPI:
+    """The HTTP application."""
+    app = FastAPI(title="Outrider", version=__version__, description="OpenAI-compatible API of a gateway")
+    app.include_router(_generation_routes(context))
+    app.include_router(_model_routes(context))
+    app.include_router(_service_routes(context))
+    errors.install(app)
+    app.add_middleware(RequestId)
+    openapi.describe_bodies(app, {CHAT.route: ChatRequest, COMPLETIONS.route: CompletionRequest})
+    return app
+
+
+def _generation_routes(context: Context) -> APIRouter:
+    router = APIRouter(tags=["generation"])
+
+    def exchange(endpoint: Endpoint) -> Exchange:
+        return Exchange(endpoint, context.generations, context.observer, context.max_body_bytes)
+
+    @router.post(CHAT.route, responses={200: {"model": r.ChatCompletion}, **_ERRORS})
+    async def chat_completions() -> Response:
+        """Answer a conversation; with `stream`, as `chat.completion.chunk` events."""
+        return exchange(CHAT)
+
+    @router.post(COMPLETIONS.route, responses={200: {"model": r.Completion}, **_ERRORS})
+    async def completions() -> Response:
+        """Continue prompts; with `stream`, as `text_completion` events."""
+        return exchange(COMPLETIONS)
+
+    return router
+
+
+def _model_routes(context: Context) -> APIRouter:
+    router = APIRouter(tags=["models"])
+    created = int(time.time())
+
+    @router.get("/v1/models", responses={503: _ERRORS[503]})
+    async def models() -> r.ModelList:
+        """The models that are served."""
+        return {"object": "list", "data": [model_card(context.generations.info, created)]}
+
+    @router.get("/v1/models/{model:path}", responses={404: _ERRORS[404], 503: _ERRORS[503]})
+    async def model(model: str) -> r.ModelCard:
+        """One model."""
+        card = model_card(context.generations.info, created)
+        if model != card["id"]:
+            raise ModelNotFoundError(f"there is no model {model[:128]!r}, this gateway serves {card['id']!r}")
+        return card
+
+    return router
+
+
+def _service_routes(context: Context) -> APIRouter:
+    router = APIRouter(tags=["service"])
+
+    @router.get("/health", response_class=Response, responses={503: {"description": "no verifier is there"}})
+    async def health() -> Response:
+        """200 if requests can be answered, 503 if not; no body."""
+        try:
+            _ = context.generations.info
+        except UnavailableError:
+            return Response(status_code=503)
+        return Response(status_code=200)
+
+    @router.get("/metrics", response_class=Response)
+    async def metrics(request: Request) -> Response:
+        """Prometheus metrics."""
+        page, content_type = exposition(context.registry, request.headers.get("accept", ""))
+        return Response(page, media_type=content_type)
+
+    @router.get("/version")
+    async def version() -> dict[str, str]:
+        """Version of this gateway."""
+        return {"version": __version__}
+
+    return router

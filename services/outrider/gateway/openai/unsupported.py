@@ -1,0 +1,105 @@
+"""Parameters of OpenAI and vLLM that would change the output, and are not supported yet.
+
+Each is accepted with a value that means "as if it were not there"; any other value is refused, so
+that no parameter is ever ignored in silence. Fields that are in no list are ignored, as OpenAI's
+clients expect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from outrider.core.errors import InvalidRequestError
+
+_ABSENT: tuple[Any, ...] = (None,)
+_OFF: tuple[Any, ...] = (None, False)
+_EMPTY: tuple[Any, ...] = (None, [], {}, "")
+_ZERO: tuple[Any, ...] = (None, 0)
+_ONE: tuple[Any, ...] = (None, 1)
+
+_BOTH: dict[str, tuple[Any, ...]] = {
+    "n": _ONE,
+    "presence_penalty": _ZERO,
+    "frequency_penalty": _ZERO,
+    "repetition_penalty": _ONE,
+    "length_penalty": _ONE,
+    "logit_bias": _EMPTY,
+    "logits_processors": _EMPTY,
+    "allowed_token_ids": _EMPTY,
+    "bad_words": _EMPTY,
+    "min_tokens": _ZERO,
+    "use_beam_search": _OFF,
+    "prompt_logprobs": _ABSENT,
+    "echo": _OFF,
+    "truncate_prompt_tokens": _ABSENT,
+    "skip_special_tokens": (None, True),
+    "spaces_between_special_tokens": (None, True),
+    "include_stop_str_in_output": _OFF,
+    "structured_outputs": _EMPTY,
+    "guided_json": _ABSENT,
+    "guided_regex": _ABSENT,
+    "guided_choice": _ABSENT,
+    "guided_grammar": _ABSENT,
+    "response_format": (None, {"type": "text"}),
+}
+CHAT: dict[str, tuple[Any, ...]] = _BOTH | {
+    "logprobs": _OFF,
+    "top_logprobs": _ZERO,
+    "tools": _EMPTY,
+    "tool_choice": (None, "none", "auto"),
+    "functions": _EMPTY,
+    "function_call": (None, "none", "auto"),
+    "modalities": (None, [], ["text"]),
+    "audio": _ABSENT,
+    "prediction": _ABSENT,
+    "reasoning_effort": (None, "none"),
+    "web_search_options": _ABSENT,
+    "chat_template": _ABSENT,
+    "chat_template_kwargs": _EMPTY,
+    "documents": _EMPTY,
+    "add_generation_prompt": (None, True),
+    "continue_final_message": _OFF,
+    "add_special_tokens": _OFF,
+}
+COMPLETION: dict[str, tuple[Any, ...]] = _BOTH | {
+    "logprobs": _ABSENT,
+    "best_of": _ONE,
+    "suffix": _EMPTY,
+    "prompt_embeds": _ABSENT,
+    "add_special_tokens": (None, True),
+}
+MESSAGE: dict[str, tuple[Any, ...]] = {
+    "tool_calls": _EMPTY,
+    "function_call": _ABSENT,
+    "audio": _ABSENT,
+    "refusal": _EMPTY,
+}
+STREAM_OPTIONS: dict[str, tuple[Any, ...]] = {"continuous_usage_stats": _OFF}
+
+
+def refuse(given: Mapping[str, Any] | None, neutral: Mapping[str, tuple[Any, ...]], where: str = "") -> None:
+    """Refuse the fields of `given` that are in `neutral` and have none of the values there.
+
+    Raises:
+        InvalidRequestError: names the field.
+    """
+    for name, value in (given or {}).items():
+        if name in neutral and not any(_same(value, allowed) for allowed in neutral[name]):
+            field = f"{where}{name}"
+            raise InvalidRequestError(
+                f"{field} is not supported yet: leave it out, or set it to {_spelled(neutral[name])}",
+                field=field,
+            )
+
+
+def _same(value: Any, allowed: Any) -> bool:
+    """Equal, and not merely because Python takes False for 0 and True for 1."""
+    return bool(value == allowed) and isinstance(value, bool) == isinstance(allowed, bool)
+
+
+def _spelled(values: tuple[Any, ...]) -> str:
+    names = {None: "null", True: "true", False: "false"}
+    return " or ".join(
+        names[value] if value is None or isinstance(value, bool) else repr(value) for value in values
+    )

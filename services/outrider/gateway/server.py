@@ -1,0 +1,196 @@
+"""The gateway's process: both public APIs in one event loop, over one pool of verifiers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from fastapi import FastAPI
+from grpc import aio
+from prometheus_client import CollectorRegistry
+
+from outrider.catalogue import resolve
+from outrider.config.schema import OutriderConfig
+from outrider.core.errors import ConfigError, ModelMismatchError
+from outrider.gateway.generations import Generations
+from outrider.gateway.grpc_service import GenerationServicer
+from outrider.gateway.observation import Observer
+from outrider.gateway.openai.routes import Context, make_app
+from outrider.gateway.tokenizer import TextTokenizer
+from outrider.gateway.verifiers import VerifierPool
+from outrider.telemetry import tracing
+from outrider.telemetry.metrics import GatewayMetrics
+from outrider.wire import channels
+from outrider.wire.messages import VerifierInfo
+from outrider.wire.services import GENERATION, add_generation
+
+_LOG = logging.getLogger(__name__)
+
+GRACE_S = 5.0
+"""How long running generations may go on after `stop`."""
+
+
+async def serve(
+    config: OutriderConfig, *, ready: Callable[[dict[str, str]], None], stop: asyncio.Event
+) -> None:
+    """Serve until `stop` is set, then let running generations finish for GRACE_S at most.
+
+    `ready` is called with the addresses of both APIs once a verifier has answered and both listen.
+
+    Raises:
+        ConfigError: no tokenizer, or an address that cannot be bound.
+        ModelMismatchError: a verifier whose tokenizer is another one.
+    """
+    tokenizer = TextTokenizer.load(resolve(config.model))
+    traces = tracing.setup(config.telemetry, "gateway")
+    addresses = config.gateway.verifiers or (f"{config.verifier.host}:{config.verifier.port}",)
+    verifiers = VerifierPool(addresses, _same_tokenizer(tokenizer))
+    try:
+        info = await _unless_stopped(verifiers, stop)
+        if info is not None:
+            await _serve(config, verifiers, tokenizer, traces, info, ready, stop)
+    finally:
+        await verifiers.close()
+        traces.shutdown()
+
+
+async def _serve(
+    config: OutriderConfig,
+    verifiers: VerifierPool,
+    tokenizer: TextTokenizer,
+    traces: tracing.Tracing,
+    info: VerifierInfo,
+    ready: Callable[[dict[str, str]], None],
+    stop: asyncio.Event,
+) -> None:
+    registry = CollectorRegistry()
+    observer = Observer(GatewayMetrics(registry, info.model.model_name), traces)
+    generations = Generations(verifiers, tokenizer, observer, timeout_s=config.gateway.request_timeout_s)
+    app = make_app(Context(generations, observer, registry, config.gateway.max_body_bytes))
+    with _listening(config.gateway.host, config.gateway.http_port) as listener:
+        http = _HttpServer(app, listener)
+        grpc = await _GrpcServer.create(config, GenerationServicer(generations, observer))
+        await http.start()
+        await grpc.start()
+        try:
+            _LOG.info("serving %s on %s and grpc://%s", info.model.model_name, http.address, grpc.address)
+            ready({"http": http.address, "grpc": grpc.address})
+            await stop.wait()
+            _LOG.info("stopping: %d generations are running", len(generations))
+        finally:
+            await asyncio.gather(http.stop(), grpc.stop())
+
+
+async def _unless_stopped(verifiers: VerifierPool, stop: asyncio.Event) -> VerifierInfo | None:
+    """Wait for a verifier; None if `stop` is set first."""
+    connecting = asyncio.create_task(verifiers.connect())
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((connecting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        return connecting.result() if connecting.done() else None
+    finally:
+        connecting.cancel()
+        stopping.cancel()
+        await asyncio.gather(connecting, stopping, return_exceptions=True)
+
+
+def _same_tokenizer(tokenizer: TextTokenizer) -> Callable[[VerifierInfo, str], None]:
+    def check(info: VerifierInfo, address: str) -> None:
+        theirs = info.model.tokenizer_fingerprint
+        if theirs != tokenizer.fingerprint:
+            raise ModelMismatchError(
+                f"verifier {address} serves {info.model.model_name} with another tokenizer "
+                f"({theirs[:12]}...) than this gateway's model ({tokenizer.fingerprint[:12]}...): "
+                "`model` must be the same in both configurations"
+            )
+
+    return check
+
+
+class _GrpcServer:
+    """The gRPC API with health and reflection."""
+
+    def __init__(self, server: aio.Server, health: channels.Health, address: str) -> None:
+        self._server = server
+        self._health = health
+        self.address = address  # host:port
+
+    @classmethod
+    async def create(cls, config: OutriderConfig, service: GenerationServicer) -> _GrpcServer:
+        server = channels.make_server()
+        add_generation(server, service)
+        health = await channels.add_health(server, [GENERATION])
+        if config.gateway.reflection:
+            channels.add_reflection(server, [GENERATION])
+        return cls(server, health, channels.listen(server, config.gateway.host, config.gateway.grpc_port))
+
+    async def start(self) -> None:
+        await self._server.start()
+        await self._health.set_serving(True)
+
+    async def stop(self) -> None:
+        await self._health.shut_down()
+        await self._server.stop(GRACE_S)
+
+
+class _HttpServer:
+    """The HTTP API on a socket that is bound already."""
+
+    def __init__(self, app: FastAPI, listener: socket.socket) -> None:
+        host, port = listener.getsockname()[:2]
+        self.address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        self._listener = listener
+        self._uvicorn = _Uvicorn(
+            uvicorn.Config(
+                app,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=round(GRACE_S),
+            )
+        )
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
+        await self._uvicorn.listening.wait()
+
+    async def stop(self) -> None:
+        if self._serving is not None:
+            self._uvicorn.should_exit = True
+            await self._serving
+
+
+@contextlib.contextmanager
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        yield listener
+
+
+class _Uvicorn(uvicorn.Server):
+    """A server that says when it listens, and leaves signals to whoever runs the process."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().startup(sockets)
+        finally:
+            self.listening.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
