@@ -5,6 +5,7 @@ The maxima make it cheap to find the few ids above a bound: most groups need not
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -17,9 +18,10 @@ _IMPOSSIBLE = float("-inf")
 
 @dataclass(frozen=True, slots=True)
 class LogitRows:
-    """Logits by vocabulary id. Ids that may not be drawn have the logit -inf."""
+    """Logits by vocabulary id, for R rows. Ids that may not be drawn have the logit -inf."""
 
-    logits: torch.Tensor  # float32 [R, G * GROUP_SIZE]
+    table: torch.Tensor  # float32 [T, G * GROUP_SIZE]
+    index: torch.Tensor  # int64 [R]: which rows of `table` these are
     maxima: torch.Tensor  # float32 [R, G]: of each group of GROUP_SIZE ids
     best: torch.Tensor  # float32 [R]: of each row
     best_ids: torch.Tensor  # int64 [R]: the lowest id that has it
@@ -31,23 +33,22 @@ class LogitRows:
         Raises:
             InternalError: a row holds NaN or +inf, or nothing but -inf.
         """
-        logits = _over_vocabulary(logits.to(torch.float32), token_ids)
-        rows = logits.shape[0]
-        grouped = logits.view(rows, -1, GROUP_SIZE)
+        table = _over_vocabulary(logits.to(torch.float32), token_ids)
+        index = torch.arange(len(table), device=table.device)
+        grouped = table.view(len(table), -1, GROUP_SIZE)
         maxima = grouped.amax(2)
         # argmax returns the first of equal maxima, so taking it twice gives the lowest id.
         groups = maxima.argmax(1)
-        inside = grouped[torch.arange(rows, device=logits.device), groups].argmax(1)
+        best_ids = groups * GROUP_SIZE + grouped[index, groups].argmax(1)
         best = maxima.amax(1)
-        # A maximum is NaN if anything in its row is.
-        bad = ~torch.isfinite(best)
-        if bad.any():
-            row = int(bad.nonzero()[0, 0])
-            raise InternalError(f"row {row} of the logits has the maximum {best[row].item()}, not a number")
-        return cls(logits, maxima, best, groups * GROUP_SIZE + inside)
+        for row, value in enumerate(best.tolist()):
+            # A maximum is NaN if anything in its row is.
+            if not math.isfinite(value):
+                raise InternalError(f"row {row} of the logits has the maximum {value}: nothing can be drawn")
+        return cls(table, index, maxima, best, best_ids)
 
     def __len__(self) -> int:
-        return self.logits.shape[0]
+        return len(self.index)
 
     @property
     def groups(self) -> int:
@@ -55,8 +56,18 @@ class LogitRows:
         return self.maxima.shape[1]
 
     def select(self, rows: torch.Tensor) -> LogitRows:
-        """These rows only."""
-        return LogitRows(self.logits[rows], self.maxima[rows], self.best[rows], self.best_ids[rows])
+        """These rows only; the logits are not copied."""
+        return LogitRows(
+            self.table, self.index[rows], self.maxima[rows], self.best[rows], self.best_ids[rows]
+        )
+
+    def at(self, rows: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        """The logits at these rows and ids, float32 of their common shape."""
+        return self.table.view(-1)[self.index[rows] * self.table.shape[1] + ids]
+
+    def row(self, row: int) -> torch.Tensor:
+        """All logits of one row."""
+        return self.table[self.index[row]]
 
     def at_least(self, bounds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Row and id of every logit that reaches its bound, ordered by row, then by id.
@@ -66,8 +77,8 @@ class LogitRows:
         """
         rows, groups = (self.maxima >= bounds).nonzero(as_tuple=True)
         own = bounds.expand(-1, self.groups)[rows, groups]
-        found = self.logits.view(len(self), -1, GROUP_SIZE)[rows, groups] >= own[:, None]
-        which, inside = found.nonzero(as_tuple=True)
+        blocks = self.table.view(-1, GROUP_SIZE)[self.index[rows] * self.groups + groups]
+        which, inside = (blocks >= own[:, None]).nonzero(as_tuple=True)
         return rows[which], groups[which] * GROUP_SIZE + inside
 
 

@@ -30,16 +30,16 @@ def philox4x32(counter: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     multipliers = torch.tensor(_MULTIPLIERS, device=device).view(2, *trailing)
     weyl = torch.tensor(_WEYL, device=device).view(2, *trailing)
     rounds = torch.arange(ROUNDS, device=device).view(ROUNDS, 1, *trailing)
-    keys = (rounds * weyl + key) & MASK32
+    keys = ((rounds * weyl + key) & MASK32).unbind(0)
 
     # Words 0 and 2 are multiplied, words 1 and 3 only mixed in; each pair is one tensor, which halves the
     # number of tensor operations. A product wraps modulo 2**64, which keeps both of its halves; bits above
     # the lowest 32 are cleared just before the next multiplication.
     active = counter[0::2]
     passive = counter[1::2].flip(0)
-    for index in range(ROUNDS):
+    for round_key in keys:
         product = active * multipliers
-        active = (product >> 32).bitwise_xor_(passive).flip(0).bitwise_xor_(keys[index]).bitwise_and_(MASK32)
+        active = (product >> 32).bitwise_xor_(passive).flip(0).bitwise_xor_(round_key).bitwise_and_(MASK32)
         passive = product
     low = passive.flip(0).bitwise_and_(MASK32)
     return torch.stack((active[0], low[0], active[1], low[1]))

@@ -33,14 +33,16 @@ class Race:
         picked = torch.tensor(which, device=self.temperatures.device)
         part, temperature = self.rows.select(picked), self.temperatures[picked, None]
         least = self.draws.least[picked]
-        at_winner = part.logits.gather(1, self.draws.least_ids[picked])
+        at_winner = part.at(
+            torch.arange(len(part), device=picked.device)[:, None], self.draws.least_ids[picked]
+        )
         scores = least / exponents(at_winner, part.best[:, None], temperature).exp_()
         bound = torch.minimum(self.draws.best[picked], scores.amin(1) * (1.0 + _SLACK))
         reach = temperature * (least / bound[:, None]).log_()
         best = part.best[:, None].to(torch.float64)
         limits = best + reach - _SLACK * (best.abs() + reach.abs() + temperature)
         found, ids = part.at_least(limits.to(torch.float32))
-        z = exponents(part.logits[found, ids], part.best[found], temperature[found, 0])
+        z = exponents(part.at(found, ids), part.best[found], temperature[found, 0])
         return Kept(picked[found], ids, weights(z))
 
     def pruned(self, kept: Kept) -> Kept:

@@ -45,16 +45,16 @@ def coupled_picks(
     _check_shape(logits, len(rows))
     if not rows:
         return torch.empty(0, dtype=torch.int64, device=logits.device)
-    table = LogitRows.of(logits, token_ids)
-    random = [index for index, (params, _) in enumerate(rows) if params.temperature > 0.0]
-    picks = table.best_ids
-    if random:
-        chosen = [rows[index] for index in random]
+    with torch.inference_mode():  # many small operations: bookkeeping for gradients would be a third of it
+        every = LogitRows.of(logits, token_ids)
+        random = [index for index, (params, _) in enumerate(rows) if params.temperature > 0.0]
         if len(random) == len(rows):
-            return _race(table, chosen)
-        index = torch.tensor(random, device=logits.device)
-        picks[index] = _race(table.select(index), chosen)
-    return picks
+            return _race(every, rows)
+        picks = every.best_ids
+        if random:
+            index = torch.tensor(random, device=logits.device)
+            picks[index] = _race(every.select(index), [rows[row] for row in random])
+        return picks
 
 
 def target_probs(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
@@ -73,27 +73,28 @@ def target_probs(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torc
     _check_shape(logits, len(params))
     if not params:
         return torch.empty(logits.shape, dtype=torch.float64, device=logits.device)
-    table = LogitRows.of(logits)
-    probs = torch.zeros(table.logits.shape, dtype=torch.float64, device=logits.device)
+    every = LogitRows.of(logits)
+    probs = torch.zeros(every.table.shape, dtype=torch.float64, device=logits.device)
     for index, own in enumerate(params):
-        row = table.select(torch.tensor([index], device=logits.device))
         if own.temperature == 0.0:
-            probs[index, row.best_ids] = 1.0
+            probs[index, every.best_ids[index]] = 1.0
         elif truncates(own):
-            kept = truncate(row, [own])
+            kept = truncate(every.select(torch.tensor([index], device=logits.device)), [own])
             probs[index, kept.ids] = kept.weights
         else:
             temperature = torch.tensor(own.temperature, dtype=torch.float64, device=logits.device)
-            probs[index] = weights(exponents(row.logits[0], row.best, temperature))
+            probs[index] = weights(exponents(every.row(index), every.best[index], temperature))
     return (probs / tree_sum(probs))[:, : logits.shape[1]]
 
 
-def _race(table: LogitRows, rows: Sequence[tuple[SamplingParams, int]]) -> torch.Tensor:
-    device = table.logits.device
+def _race(logit_rows: LogitRows, rows: Sequence[tuple[SamplingParams, int]]) -> torch.Tensor:
+    """The picks of rows that all have a temperature above 0."""
+    device = logit_rows.table.device
     params = [own for own, _ in rows]
     stream = streams([(own.seed, position) for own, position in rows], device)
     temperatures = torch.tensor([own.temperature for own in params], dtype=torch.float64, device=device)
-    race = Race(table, FirstDraws.of(stream, table.groups, table.best_ids), temperatures)
+    draws = FirstDraws.of(stream, logit_rows.groups, logit_rows.best_ids)
+    race = Race(logit_rows, draws, temperatures)
     truncated = [index for index, own in enumerate(params) if truncates(own)]
     whole = [index for index, own in enumerate(params) if not truncates(own)]
     entries: list[Kept] = []
@@ -101,7 +102,7 @@ def _race(table: LogitRows, rows: Sequence[tuple[SamplingParams, int]]) -> torch
         entries.append(race.open_entries(whole))
     if truncated:
         chosen = torch.tensor(truncated, device=device)
-        kept = truncate(table.select(chosen), [params[index] for index in truncated])
+        kept = truncate(logit_rows.select(chosen), [params[index] for index in truncated])
         entries.append(race.pruned(Kept(chosen[kept.rows], kept.ids, kept.weights)))
     return race.winners(_joined(entries))
 
