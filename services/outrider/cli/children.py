@@ -25,6 +25,7 @@ class ServiceSpec:
     name: str
     command: tuple[str, ...]
     max_pause_s: float = 5.0  # longest pause before it is started again
+    stop_order: int = 0  # lower ones are told to stop first; the next when they are dead
 
 
 class Child:

@@ -31,7 +31,7 @@ def generate(
     sys.stdout.write("\n")
     sys.stdout.flush()
     if not quiet:
-        err.print(Text(summary(done), "dim"))
+        err.print(Text(summary(done), "dim"), soft_wrap=True)
 
 
 def summary(done: Generation) -> str:
@@ -56,7 +56,7 @@ async def _generate(
         try:
             if show_drafts:
                 tokenizer = _tokenizer(folder, await client.model())
-                err.print(LEGEND)
+                err.print(LEGEND, soft_wrap=True)
             return await client.generate(request, Painter(out, tokenizer), draw_seed=draw_seed)
         except UnavailableError as error:
             raise UnavailableError(

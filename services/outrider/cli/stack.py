@@ -108,13 +108,13 @@ def service_specs(config: OutriderConfig) -> Iterator[list[ServiceSpec]]:
             return (sys.executable, "-m", "outrider.cli.main", *words, "--config", str(path))
 
         drafters = [
-            ServiceSpec(drafter_service(name), command("drafter", name), DRAFTER_PAUSE_S)
+            ServiceSpec(drafter_service(name), command("drafter", name), DRAFTER_PAUSE_S, stop_order=2)
             for name in config.drafters
         ]
         yield [
             *drafters,
-            ServiceSpec(VERIFIER, command("verifier")),
-            ServiceSpec(GATEWAY, command("gateway")),
+            ServiceSpec(VERIFIER, command("verifier"), stop_order=1),
+            ServiceSpec(GATEWAY, command("gateway")),  # it drains first, while the others still answer
         ]
 
 

@@ -142,23 +142,33 @@ class Supervisor:
         return {name: _describe(self._children[name]) for name in self._were_ready}
 
     async def _take_down(self, keepers: Sequence[asyncio.Task[None]]) -> None:
-        """SIGTERM to all; SIGKILL to whoever is still there after the grace period."""
+        """SIGTERM in stop order; SIGKILL to whoever is still there when the grace period is over."""
         self._stopping = True
-        for child in self._children.values():
-            child.send(signal.SIGTERM)
-            child.send(signal.SIGCONT)  # a frozen one must wake up to hear it
-        deaths = [asyncio.create_task(child.wait()) for child in self._children.values()]
-        if deaths:
-            _, alive = await asyncio.wait(deaths, timeout=self._grace_s)
-            if alive:
-                log.warning("%d services did not stop in %.0f s and are killed", len(alive), self._grace_s)
-                self.kill()
-                await asyncio.wait(alive)
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._grace_s
+        for order in sorted({spec.stop_order for spec in self._specs}):
+            children = [child for child in self._children.values() if child.spec.stop_order == order]
+            await _stop(children, max(0.0, deadline - clock()))
         for keeper in keepers:
             keeper.cancel()
         await asyncio.gather(*keepers, return_exceptions=True)
         self.kill()  # one that was just being started again when the others were told to stop
         await asyncio.gather(*(child.wait() for child in self._children.values()))
+
+
+async def _stop(children: Sequence[Child], grace_s: float) -> None:
+    for child in children:
+        child.send(signal.SIGTERM)
+        child.send(signal.SIGCONT)  # a frozen one must wake up to hear it
+    deaths = {asyncio.create_task(child.wait()): child for child in children}
+    if not deaths:
+        return
+    _, alive = await asyncio.wait(deaths, timeout=grace_s)
+    for death in alive:
+        log.warning("%s did not stop in time and is killed", deaths[death].spec.name)
+        deaths[death].send(signal.SIGKILL)
+    if alive:
+        await asyncio.wait(alive)
 
 
 def _describe(child: Child) -> Running:

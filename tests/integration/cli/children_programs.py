@@ -23,6 +23,12 @@ print("hello from stdout", flush=True)
 ready()
 signal.pause()
 """
+SAYS_GOODBYE = """
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+ready()
+signal.sigwait({signal.SIGTERM})
+print("goodbye", flush=True)
+"""
 IGNORES_SIGTERM = """
 signal.signal(signal.SIGTERM, lambda *_: None)
 ready()

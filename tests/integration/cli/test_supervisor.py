@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -127,6 +128,17 @@ async def test_a_frozen_child_wakes_up_to_stop(tmp_path: Path) -> None:
     async with stack.running() as services:
         os.kill(services["frozen"].pid, signal.SIGSTOP)
     assert_no_children()
+
+
+async def test_services_stop_in_order(tmp_path: Path) -> None:
+    specs = [
+        dataclasses.replace(programs.spec(tmp_path, name, programs.SAYS_GOODBYE), stop_order=order)
+        for name, order in (("drafter", 2), ("verifier", 1), ("gateway", 0))
+    ]
+    stack = Stack(*specs)
+    async with stack.running():
+        pass
+    assert [name for name, line in stack.lines if line == "goodbye"] == ["gateway", "verifier", "drafter"]
 
 
 async def test_told_to_stop_before_anybody_is_ready(tmp_path: Path) -> None:
