@@ -58,7 +58,7 @@ class DraftingMethod(Protocol):
         """Bring sessions that are not finished one step nearer to their goals, in one forward pass.
 
         Raises:
-            RuntimeError: the forward failed; the state of these sessions is lost.
+            OutriderError, RuntimeError: the forward failed; the state of these sessions is lost.
         """
 
     def finished(self, session: DraftSession) -> bool:

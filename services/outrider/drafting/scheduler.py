@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from outrider.core.errors import OutriderError
 from outrider.core.rounds import Proposal, StaleReason
 from outrider.drafting.method import DraftingMethod, StepReport
 from outrider.drafting.session import DraftRequest, DraftSession, SessionKey
@@ -186,7 +187,7 @@ class DraftScheduler:
     def _run(self, batch: list[DraftSession]) -> StepReport:
         try:
             report = self._method.step(batch)
-        except (RuntimeError, ValueError, IndexError) as error:
+        except (OutriderError, RuntimeError, ValueError, IndexError) as error:
             log.exception("a step over %d sessions failed, they are dropped", len(batch))
             for session in batch:
                 self._drop(session)
@@ -253,6 +254,7 @@ class DraftScheduler:
         return True
 
     def _drop(self, session: DraftSession) -> None:
+        session.request = None
         self._table.remove(session)
         self._owing.pop(session, None)
         self._idle.pop(session, None)

@@ -39,8 +39,8 @@ class DraftSession:
     key: SessionKey
     epoch: int
     sampling: SamplingParams
-    tokens: list[int]
-    ahead: list[int] = field(default_factory=list)
+    tokens: list[int] = field(repr=False)  # a prompt must not reach a log
+    ahead: list[int] = field(default_factory=list, repr=False)
     goal: int = 0  # draft tokens to work towards; 0: only keep up with the commits
     request: DraftRequest | None = None
 
