@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _SMOOTHING = 0.2  # weight of the newest latency
 _FACTOR = 4.0  # patience is this many times the usual latency ...
-_FLOOR_S = 0.010  # ... but at least this: below it, the scheduler's own jitter would cause misses
+_FLOOR_S = 0.020  # ... but at least this: below it, the scheduler's own jitter would cause misses
 _MAX_REST_FACTOR = 32.0  # rests double up to this many times the first one
 
 

@@ -20,7 +20,7 @@ def test_patience_follows_the_latency_within_bounds() -> None:
     assert patience.wait_s(0.0) == 0.25
     quick = make()
     quick.observe(0.0001)
-    assert quick.wait_s(0.0) == 0.010
+    assert quick.wait_s(0.0) == 0.020
 
 
 def test_misses_in_a_row_rest_the_drafter_and_a_proposal_breaks_the_row() -> None:
