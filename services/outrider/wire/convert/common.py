@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from outrider.core import limits
 from outrider.core.errors import InvalidRequestError, ProtocolError
 from outrider.core.models import ModelInfo
 from outrider.core.sessions import (
@@ -26,10 +27,6 @@ _FINISH = {
     FinishReason.CANCELLED: pb.FINISH_REASON_CANCELLED,
 }
 _FINISH_BACK = {int(value): key for key, value in _FINISH.items()}
-
-MAX_STOP_STRINGS = 64
-MAX_STOP_LENGTH = 1024
-MAX_STOP_IDS = 4096
 
 
 def model_info_to_proto(info: ModelInfo) -> pb.ModelInfo:
@@ -83,16 +80,16 @@ def sampling_from_proto(
         seed = draw_seed()
     else:
         raise fields.fail(f"{field}.seed", "is not set")
-    temperature = message.temperature if message.HasField("temperature") else 1.0
-    top_p = message.top_p if message.HasField("top_p") else 1.0
-    if fields.finite(f"{field}.temperature", temperature) < 0:
-        raise fields.fail(f"{field}.temperature", f"is {temperature}, it must be 0 (greedy) or more")
-    if not 0 < fields.finite(f"{field}.top_p", top_p) <= 1:
-        raise fields.fail(f"{field}.top_p", f"is {top_p}, it must be above 0 and at most 1")
-    if not 0 <= fields.finite(f"{field}.min_p", message.min_p) <= 1:
-        raise fields.fail(f"{field}.min_p", f"is {message.min_p}, it must be between 0 and 1")
-    top_k = fields.at_most(f"{field}.top_k", message.top_k, fields.MAX_TOKEN_ID)
-    return SamplingParams(temperature, top_k, top_p, message.min_p, seed)
+    params = SamplingParams(
+        temperature=message.temperature if message.HasField("temperature") else 1.0,
+        top_k=message.top_k,
+        top_p=message.top_p if message.HasField("top_p") else 1.0,
+        min_p=message.min_p,
+        seed=seed,
+    )
+    with fields.within(field):
+        limits.check_sampling(params)
+    return params
 
 
 def stop_to_proto(stop: StopParams) -> pb.StopParams:
@@ -113,15 +110,9 @@ def stop_request_to_proto(stop: StopRequest) -> pb.StopParams:
 
 def stop_request_from_proto(message: pb.StopParams, *, field: str = "stop") -> StopRequest:
     """Raises InvalidRequestError: too many stops, an empty or too long one, an id out of range."""
-    ids = fields.token_ids(f"{field}.stop_token_ids", message.stop_token_ids, most=MAX_STOP_IDS)
-    if len(message.stop) > MAX_STOP_STRINGS:
-        raise fields.fail(
-            f"{field}.stop", f"has {len(message.stop)} strings, at most {MAX_STOP_STRINGS} are allowed"
-        )
-    for index, stop in enumerate(message.stop):
-        if not stop:
-            raise fields.fail(f"{field}.stop[{index}]", "is empty")
-        fields.text(f"{field}.stop[{index}]", stop, longest=MAX_STOP_LENGTH)
+    ids = fields.token_ids(f"{field}.stop_token_ids", message.stop_token_ids, most=limits.MAX_STOP_TOKEN_IDS)
+    with fields.within(field):
+        limits.check_stop_strings(message.stop)
     max_tokens = fields.at_most(f"{field}.max_tokens", message.max_tokens, fields.MAX_TOKEN_ID)
     return StopRequest(max_tokens, frozenset(ids), tuple(message.stop), message.ignore_eos)
 
@@ -134,16 +125,14 @@ def speculation_to_proto(params: SpeculationParams) -> pb.SpeculationParams:
 
 def speculation_from_proto(message: pb.SpeculationParams, *, field: str = "speculation") -> SpeculationParams:
     """Raises InvalidRequestError: more draft tokens than any deployment allows, or a long name."""
-    wanted: int | None = None
-    if message.HasField("max_draft_tokens"):
-        wanted = fields.at_most(
-            f"{field}.max_draft_tokens", message.max_draft_tokens, fields.MAX_DRAFT_TOKENS
-        )
-    return SpeculationParams(
+    params = SpeculationParams(
         enabled=message.enabled if message.HasField("enabled") else True,
-        max_draft_tokens=wanted,
-        drafter=fields.text(f"{field}.drafter", message.drafter),
+        max_draft_tokens=message.max_draft_tokens if message.HasField("max_draft_tokens") else None,
+        drafter=message.drafter,
     )
+    with fields.within(field):
+        limits.check_speculation(params)
+    return params
 
 
 def tree_to_proto(tree: TokenTree) -> pb.TokenTree:
@@ -151,7 +140,7 @@ def tree_to_proto(tree: TokenTree) -> pb.TokenTree:
 
 
 def tree_from_proto(
-    message: pb.TokenTree, *, vocab_size: int = 0, max_nodes: int = fields.MAX_DRAFT_TOKENS
+    message: pb.TokenTree, *, vocab_size: int = 0, max_nodes: int = limits.MAX_DRAFT_TOKENS
 ) -> TokenTree:
     """A tree that `TokenTree.validate` accepts (`vocab_size` 0: any ids that fit 31 bits).
 
@@ -160,6 +149,9 @@ def tree_from_proto(
     Raises:
         ProtocolError: what is wrong, and at which node.
     """
+    nodes = max(len(message.token_ids), len(message.parents), len(message.draft_probs))
+    if nodes > max_nodes:
+        raise ProtocolError(f"tree has {nodes} nodes, at most {max_nodes} are allowed")
     tree = TokenTree(tuple(message.token_ids), tuple(message.parents))
     tree.validate(vocab_size=vocab_size or fields.MAX_TOKEN_ID + 1, max_nodes=max_nodes)
     if message.draft_probs:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from outrider.core import limits
 from outrider.core.errors import ProtocolError
 from outrider.core.models import PROTOCOL_VERSION, DrafterInfo
 from outrider.core.rounds import Proposal, StaleReason
@@ -139,7 +140,7 @@ def _open_from_proto(session_id: str, epoch: int, message: pb.OpenSession, vocab
         epoch=epoch,
         token_ids=fields.token_ids("open.token_ids", message.token_ids, vocab_size=vocab_size, least=1),
         sampling=sampling_from_proto(message.sampling, field="open.sampling"),
-        draft_length=fields.at_most("open.draft_length", message.draft_length, fields.MAX_DRAFT_TOKENS),
+        draft_length=fields.at_most("open.draft_length", message.draft_length, limits.MAX_DRAFT_TOKENS),
         features=_features(message.features),
         traceparent=_traceparent("open.traceparent", message.traceparent),
         patience_us=message.patience_us,
@@ -150,7 +151,7 @@ def _advance_from_proto(
     session_id: str, epoch: int, message: pb.AdvanceSession, vocab_size: int
 ) -> AdvanceDraft:
     ids = fields.token_ids("advance.token_ids", message.token_ids, vocab_size=vocab_size)
-    length = fields.at_most("advance.draft_length", message.draft_length, fields.MAX_DRAFT_TOKENS)
+    length = fields.at_most("advance.draft_length", message.draft_length, limits.MAX_DRAFT_TOKENS)
     return AdvanceDraft(
         session_id=session_id,
         epoch=epoch,
@@ -198,7 +199,7 @@ def event_to_proto(event: DraftEvent) -> pb.DraftEvent:
 
 
 def event_from_proto(
-    message: pb.DraftEvent, *, vocab_size: int = 0, max_nodes: int = fields.MAX_DRAFT_TOKENS
+    message: pb.DraftEvent, *, vocab_size: int = 0, max_nodes: int = limits.MAX_DRAFT_TOKENS
 ) -> DraftEvent:
     """One event. `vocab_size` 0: any ids that fit 31 bits.
 

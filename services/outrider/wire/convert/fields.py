@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
+from outrider.core import limits
 from outrider.core.errors import InvalidRequestError, ProtocolError
 
 MAX_TOKEN_ID = 2**31 - 1
 """Ids are packed as int32 in the store and held as int64 by torch."""
 MAX_TOKENS = 2**20
 """Tokens in one message."""
-MAX_SESSION_ID = 128
-"""Characters in a session id."""
 MAX_NAME = 256
 """Characters in a name, a method or an instance id."""
 MAX_TRACEPARENT = 128
 """Characters in a W3C trace context."""
-MAX_DRAFT_TOKENS = 4096
-"""Draft tokens in one proposal, in any deployment."""
 MAX_TEXT = 4 * 2**20
 """Characters in one text."""
 
@@ -31,6 +28,15 @@ def from_peer(where: str) -> Iterator[None]:
         yield
     except InvalidRequestError as error:
         raise ProtocolError(f"{where}: {error}") from error
+
+
+@contextmanager
+def within(message: str) -> Iterator[None]:
+    """Put the name of the enclosing message before the field that core's limits name."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{message}.{error}", field=f"{message}.{error.field}") from error
 
 
 def fail(field: str, problem: str) -> InvalidRequestError:
@@ -59,15 +65,9 @@ def text(field: str, value: str, *, longest: int = MAX_NAME) -> str:
     return value
 
 
-def session_id(value: str, field: str = "session_id") -> str:
-    """An id that can stand in a Redis key, in a metadata value and in a log line.
-
-    Braces would move the hash tag of the session's keys to another Cluster slot.
-    """
-    if not 0 < len(value) <= MAX_SESSION_ID:
-        raise fail(field, f"has {len(value)} characters, 1 to {MAX_SESSION_ID} are allowed")
-    if not value.isascii() or not value.isprintable() or any(sign in value for sign in "{} "):
-        raise fail(field, "may hold printable ASCII characters other than braces and blanks only")
+def session_id(value: str) -> str:
+    """An id that can stand in a key, a metadata value and a log line."""
+    limits.check_session_id(value)
     return value
 
 
@@ -77,12 +77,12 @@ def epoch(value: int, field: str = "epoch") -> int:
 
 
 def token_ids(
-    field: str, values: Iterable[int], *, vocab_size: int = 0, most: int = MAX_TOKENS, least: int = 0
+    field: str, values: Collection[int], *, vocab_size: int = 0, most: int = MAX_TOKENS, least: int = 0
 ) -> tuple[int, ...]:
     """Token ids below `vocab_size` (0: any that fit 31 bits)."""
+    if not least <= len(values) <= most:
+        raise fail(field, f"has {len(values)} token ids, {least} to {most} are allowed")
     ids = tuple(values)
-    if not least <= len(ids) <= most:
-        raise fail(field, f"has {len(ids)} token ids, {least} to {most} are allowed")
     bound = vocab_size or MAX_TOKEN_ID + 1
     if ids and max(ids) >= bound:
         position = next(index for index, value in enumerate(ids) if value >= bound)
