@@ -151,8 +151,7 @@ class Service:
         try:
             code = self.process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            self.kill()
             return f"{self.name} did not stop within {STOP_TIMEOUT_S} s:\n{self.log_tail()}"
         if code != 0 and not self.expected_to_die:
             return f"{self.name} ended with {code}:\n{self.log_tail()}"
@@ -217,10 +216,11 @@ class Stack:
     def stop(self) -> list[str]:
         """Stop everything, gateway first; what went wrong."""
         groups = {service.pid for service in self.services.values() if service.process is not None}
-        problems = []
-        for service in reversed(self.services.values()):
+        self.services["gateway"].terminate()
+        problems = [self.services["gateway"].finish()]
+        for service in self.services.values():
             service.terminate()
-            problems.append(service.finish())
+        problems += [service.finish() for service in self.services.values()]
         for process in psutil.process_iter():
             if _group_of(process) in groups:
                 problems.append(f"left behind: {process}")

@@ -8,14 +8,24 @@ from typing import Any
 
 import pytest
 
+from tests.otlp_sink import OtlpSink
 from tests.stack import Stack, tiny_config
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Tiny models, everything else as it is by default: memory store, no traces."""
+def sink() -> Iterator[OtlpSink]:
+    """Receives the traces of `tiny`."""
+    with OtlpSink() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory, sink: OtlpSink) -> Iterator[Stack]:
+    """Tiny models, traces to `sink`, everything else as it is by default."""
     folder = tmp_path_factory.mktemp("tiny")
-    with Stack(folder, tiny_config(folder)) as running:
+    config = tiny_config(folder)
+    config["telemetry"] = {"otlp_endpoint": sink.endpoint}
+    with Stack(folder, config) as running:
         yield running
 
 
