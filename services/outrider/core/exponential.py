@@ -94,7 +94,8 @@ _LN2 = _LOGARITHMS[-1]
 @lru_cache(maxsize=8)
 def _tables(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Reciprocals C of the middles of 4096 intervals (12 fractional bits), and ln(C / 4096)."""
-    reciprocals = [(1 << 26) // (2 * (_ENTRIES + index) + 1) for index in range(_ENTRIES)]
+    odds = range(2 * _ENTRIES + 1, 4 * _ENTRIES, 2)
+    reciprocals = [((1 << 26) + odd // 2) // odd for odd in odds]
     return (
         torch.tensor(reciprocals, device=device),
         torch.tensor([_LOGARITHMS[c - _ENTRIES] for c in reciprocals], device=device),

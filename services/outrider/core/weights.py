@@ -22,7 +22,7 @@ _COEFFICIENTS = tuple(1.0 / math.factorial(power) for power in range(_DEGREE + 1
 
 
 def weights(exponents: torch.Tensor) -> torch.Tensor:
-    """exp(z) for z <= 0, relative error below 2e-14; 0 below `LOWEST`. exp(0) is 1 exactly.
+    """exp(z) for z <= 0, relative error below 4e-14; 0 below `LOWEST`. exp(0) is 1 exactly.
 
     Args:
         exponents: float64, any shape; -inf is allowed.
