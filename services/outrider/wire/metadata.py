@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grpc import aio
+from collections.abc import Iterable
 
 ERROR_LABEL = "outrider-error-label"
 """Which error of core/errors.py a status stands for."""
@@ -16,10 +16,15 @@ REQUEST_ID = "x-request-id"
 """Id that a client gave its request, for logs."""
 
 
-def value(metadata: aio.Metadata | None, key: str) -> str:
-    """The first value of `key`, or an empty text."""
-    found = metadata.get(key) if metadata is not None else None
-    return found if isinstance(found, str) else ""
+def value(metadata: Iterable[tuple[str, str | bytes]] | None, key: str) -> str:
+    """The first value of `key`, or an empty text.
+
+    Clients see an `aio.Metadata`, servers a tuple: both are iterables of pairs.
+    """
+    for name, found in metadata or ():
+        if name == key and isinstance(found, str):
+            return found
+    return ""
 
 
 def pairs(**values: str) -> tuple[tuple[str, str], ...]:
