@@ -1,0 +1,84 @@
+"""How sessions are written."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.core.errors import ProtocolError
+from outrider.core.sessions import SamplingParams, SessionRecord, SpeculationParams, StopParams
+from outrider.sessions.codec import pack_params, pack_tokens, unpack_record, unpack_tokens
+
+RECORD = SessionRecord("s", (1, 2), SamplingParams(seed=5), StopParams(3, frozenset({9, 4})))
+RECORDS = st.builds(
+    SessionRecord,
+    session_id=st.just("s"),
+    prompt=st.lists(st.integers(0, 2**31 - 1)).map(tuple),
+    sampling=st.builds(
+        SamplingParams,
+        temperature=st.floats(0, 100),
+        top_k=st.integers(0, 2**31 - 1),
+        top_p=st.floats(0, 1),
+        min_p=st.floats(0, 1),
+        seed=st.integers(0, 2**64 - 1),
+    ),
+    stop=st.builds(StopParams, max_tokens=st.integers(1), stop_token_ids=st.frozensets(st.integers(0))),
+    speculation=st.builds(
+        SpeculationParams,
+        enabled=st.booleans(),
+        max_draft_tokens=st.none() | st.integers(0, 99),
+        drafter=st.text(),
+    ),
+    tokens=st.lists(st.integers(0, 2**31 - 1)).map(tuple),
+)
+
+
+def unpacked(record: SessionRecord, **changes: bytes) -> SessionRecord:
+    stored: dict[str, Any] = {
+        "epoch": record.epoch,
+        "prompt": pack_tokens(record.prompt),
+        "params": pack_params(record).encode(),
+        "tokens": pack_tokens(record.tokens),
+        "finish": b"",
+        **changes,
+    }
+    return unpack_record(record.session_id, **stored)
+
+
+@given(record=RECORDS)
+def test_there_and_back(record: SessionRecord) -> None:
+    assert unpacked(record) == record
+
+
+def test_tokens_are_little_endian_int32() -> None:
+    assert pack_tokens([1, 258]) == b"\x01\x00\x00\x00\x02\x01\x00\x00"
+    assert unpack_tokens(b"\x01\x00\x00\x00\x02\x01\x00\x00") == (1, 258)
+    with pytest.raises(ProtocolError, match="32 bits"):
+        pack_tokens([2**31])
+    with pytest.raises(ProtocolError, match="5 bytes"):
+        unpack_tokens(b"12345")
+
+
+def test_parameters_are_readable_json() -> None:
+    assert json.loads(pack_params(RECORD))["stop"] == {"max_tokens": 3, "stop_token_ids": [4, 9]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"params": b"{}"}, "cannot be read"),
+        ({"params": b"not json"}, "cannot be read"),
+        ({"params": b'{"format": 1, "sampling": {"heat": 1}, "stop": {}}'}, "cannot be read"),
+        ({"params": b'{"format": 99}'}, "format 99, not 1"),
+        ({"params": b"\xff"}, "cannot be read"),
+        ({"finish": b"exploded"}, "cannot be read"),
+        ({"prompt": b"123"}, "3 bytes"),
+    ],
+)
+def test_what_others_wrote_is_refused(changes: dict[str, bytes], text: str) -> None:
+    with pytest.raises(ProtocolError, match=text):
+        unpacked(RECORD, **changes)
