@@ -6,10 +6,10 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 START_SECONDS = 20.0
 
@@ -42,10 +42,12 @@ def free_port() -> int:
 class RedisServer:
     """One server process on loopback; nothing is written to disk. Can be frozen, killed and restarted."""
 
-    def __init__(self, *, password: str = "", maxmemory: str = "") -> None:
+    def __init__(self, *options: str, password: str = "") -> None:
+        """`options` are further arguments, such as "--maxmemory", "1mb"."""
         self.port = free_port()
         self.password = password
-        self._maxmemory = maxmemory
+        self._options = options
+        self._folder = tempfile.TemporaryDirectory(prefix="outrider-redis-")
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -64,12 +66,11 @@ class RedisServer:
         """Start, or start again on the same port, and wait until it answers."""
         arguments = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         arguments += ["--requirepass", self.password] if self.password else []
-        arguments += ["--maxmemory", self._maxmemory] if self._maxmemory else []
         self._process = subprocess.Popen(
-            [server_binary(), *arguments],
+            [server_binary(), *arguments, *self._options],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.STDOUT,
-            cwd=Path(server_binary()).parent,
+            cwd=self._folder.name,
         )
         deadline = time.monotonic() + START_SECONDS
         while not self._answers():
@@ -83,6 +84,11 @@ class RedisServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def close(self) -> None:
+        """Stop for good."""
+        self.stop()
+        self._folder.cleanup()
 
     def freeze(self) -> None:
         """SIGSTOP: connections stay open, nothing answers."""
@@ -104,11 +110,11 @@ class RedisServer:
 
 
 @contextmanager
-def redis_server(*, password: str = "", maxmemory: str = "") -> Iterator[RedisServer]:
+def redis_server(*options: str, password: str = "") -> Iterator[RedisServer]:
     """A running server; stopped at the end, whatever happened to it."""
-    server = RedisServer(password=password, maxmemory=maxmemory)
-    server.start()
+    server = RedisServer(*options, password=password)
     try:
+        server.start()
         yield server
     finally:
-        server.stop()
+        server.close()

@@ -173,6 +173,46 @@ async def test_frozen_and_back(server: RedisServer) -> None:
     await patient.close()
 
 
+async def test_calls_that_were_given_up_do_not_mix_up_later_answers(server: RedisServer) -> None:
+    """Answers that come after all must not be taken for those of the next calls."""
+    store = RedisStore(server.url, timeout_s=10.0)
+    names = [f"s-{index}" for index in range(20)]
+    for index, name in enumerate(names):
+        await store.create(record(name, prompt=(index,)))
+    server.freeze()
+    calls = [asyncio.create_task(store.load(name)) for name in names]
+    await asyncio.wait(calls, timeout=0.05)
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    server.thaw()
+    found = await asyncio.gather(*(store.load(name) for name in reversed(names)))
+    assert [item.session_id for item in found] == names[::-1]
+    assert [item.prompt for item in found] == [(index,) for index in reversed(range(20))]
+    await store.close()
+
+
+async def test_on_a_cluster_node_that_checks_slots() -> None:
+    """A node in cluster mode refuses scripts whose keys lie in different slots."""
+    with redis_server("--cluster-enabled", "yes") as node:
+        admin = Redis.from_url(node.url, protocol=2)
+        await admin.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        store = RedisStore(node.url, timeout_s=10.0)
+        async with asyncio.timeout(60):
+            while b"cluster_state:ok" not in await admin.execute_command("CLUSTER", "INFO"):
+                await asyncio.sleep(0.01)
+        names = [f"s-{index}" for index in range(20)]
+        for name in names:
+            await store.create(record(name))
+        assert await store.append([commit(0, 5, session_id=name) for name in names]) == [None] * 20
+        for name in names:
+            assert (await store.claim(name)).tokens == (5,)
+            await store.truncate(name, 2, 0, FinishReason.STOP)
+            await store.delete(name)
+        await store.close()
+        await admin.aclose()
+
+
 async def test_no_password_in_any_text() -> None:
     with redis_server(password="hunter2") as server:
         store = RedisStore(server.url, timeout_s=10.0)
@@ -191,7 +231,7 @@ async def test_no_password_in_any_text() -> None:
 
 
 async def test_a_full_server_is_unavailable_not_a_defect() -> None:
-    with redis_server(maxmemory="1") as server:
+    with redis_server("--maxmemory", "1") as server:
         store = RedisStore(server.url, timeout_s=10.0)
         with pytest.raises(StoreUnavailableError, match="refuses"):
             await store.create(RECORD)
