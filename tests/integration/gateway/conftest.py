@@ -111,3 +111,25 @@ async def generation(stack):
     channel = channels.open_channel(stack.grpc)
     yield services.generation_client(channel)
     await channel.close()
+
+
+class Hold:
+    """Holds a session's rounds back from the second on, until released."""
+
+    def __init__(self) -> None:
+        self.release = asyncio.Event()
+
+    async def __call__(self, session, index) -> None:
+        if index:
+            await self.release.wait()
+
+    async def nothing(self, session, index) -> None:
+        """No pace at all."""
+
+
+@pytest.fixture
+def hold(stack):
+    """The verifier sends one round, then waits."""
+    hold = Hold()
+    stack.verifier.pace = hold
+    return hold

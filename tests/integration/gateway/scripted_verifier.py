@@ -123,9 +123,11 @@ class ScriptedVerifier(VerifierService):
     async def Cancel(self, request, context):
         cancel = convert.cancel_from_proto(request)
         session = self.sessions.get(cancel.session_id)
-        if session is None or session.ended.is_set():
+        if session is None:
             return pb.VerifierCancelResponse(found=False)
         session.cancels.append(cancel)
+        if session.ended.is_set():
+            return pb.VerifierCancelResponse(found=False)
         session.told.set()
         return pb.VerifierCancelResponse(found=True)
 

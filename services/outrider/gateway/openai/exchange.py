@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +37,7 @@ class Endpoint:
     operation: str  # names.OPERATION_*
     body: type[ChatRequest] | type[CompletionRequest]
     shape: Callable[[ChatRequest | CompletionRequest], Shape]
+    fields: Mapping[str, str]  # where core's name of a field is not the body's
 
 
 class Exchange(Response):
@@ -60,6 +61,8 @@ class Exchange(Response):
             return
         except OutriderError as error:
             outcome = describe(error).label
+            if isinstance(error, InvalidRequestError) and error.field is not None:
+                error.field = self._endpoint.fields.get(error.field, error.field)
             raise
         finally:
             self._observer.metrics.request(self._endpoint.route, outcome)

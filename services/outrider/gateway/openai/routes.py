@@ -22,8 +22,17 @@ from outrider.gateway.openai.shapes import ChatShape, CompletionShape, model_car
 from outrider.telemetry import names
 from outrider.telemetry.metrics import exposition
 
-CHAT = Endpoint("/v1/chat/completions", names.OPERATION_CHAT, ChatRequest, ChatShape)
-COMPLETIONS = Endpoint("/v1/completions", names.OPERATION_COMPLETION, CompletionRequest, CompletionShape)
+_SPECULATION = {"max_draft_tokens": "speculation.max_draft_tokens", "drafter": "speculation.drafter"}
+CHAT = Endpoint(
+    "/v1/chat/completions",
+    names.OPERATION_CHAT,
+    ChatRequest,
+    ChatShape,
+    {"prompt": "messages", **_SPECULATION},
+)
+COMPLETIONS = Endpoint(
+    "/v1/completions", names.OPERATION_COMPLETION, CompletionRequest, CompletionShape, _SPECULATION
+)
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": r.ErrorBody} for status in (400, 404, 413, 429, 500, 503, 504)

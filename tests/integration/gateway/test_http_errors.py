@@ -1,0 +1,219 @@
+"""Everything that can be wrong with a request, in OpenAI's error bodies."""
+
+import json
+
+import pytest
+
+from outrider.core import errors
+
+CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
+COMPLETION = {"model": "tiny", "prompt": "hello"}
+
+
+def check(response, status, *, param=None, code=None, kind="invalid_request_error", text=""):
+    assert response.status_code == status, response.text
+    assert set(response.json()) == {"error"}
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert (error["type"], error["param"], error["code"]) == (kind, param, code)
+    assert text in error["message"]
+    return error["message"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", 101),
+        ("temperature", "hot"),
+        ("top_p", 0),
+        ("top_p", 1.5),
+        ("top_k", -2),
+        ("top_k", 1.5),
+        ("min_p", 2),
+        ("seed", 2**64),
+        ("seed", "x"),
+        ("max_tokens", 0),
+        ("max_tokens", 2**40),
+        ("stop", ["a"] * 17),
+        ("stop", [""]),
+        ("stop", ["x" * 1025]),
+        ("stop", 3),
+        ("stop_token_ids", [-1]),
+        ("stop_token_ids", [10**6]),
+        ("ignore_eos", "yes"),
+        ("stream", 1),
+        ("stream_options", {"include_usage": True}),
+        ("messages", []),
+        ("messages", "hello"),
+        ("model", 3),
+    ],
+)
+async def test_values_out_of_bounds_name_their_field(client, stack, field, value):
+    response = await client.post("/v1/chat/completions", json=CHAT | {field: value})
+    code = "context_length_exceeded" if value == 2**40 else None
+    check(response, 400, param=response.json()["error"]["param"], code=code)
+    assert response.json()["error"]["param"].split("[")[0] == field
+    assert field in response.json()["error"]["message"]
+    assert not stack.verifier.sessions
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "param"),
+    [
+        ("speculation", {"max_draft_tokens": -1}, "speculation.max_draft_tokens"),
+        ("speculation", {"max_draft_token": 1}, "speculation.max_draft_token"),
+        ("messages", [{"role": "tool", "content": "x"}], "messages[0].role"),
+        ("messages", [{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content"),
+        ("messages", [{"role": "assistant", "tool_calls": [{}]}], "messages[0].tool_calls"),
+        ("messages", [{"role": "user", "content": "refuse"}], "messages"),
+    ],
+)
+async def test_nested_fields_are_named_with_their_path(client, field, value, param):
+    check(await client.post("/v1/chat/completions", json=CHAT | {field: value}), 400, param=param)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n", 2),
+        ("logprobs", True),
+        ("top_logprobs", 3),
+        ("presence_penalty", 0.5),
+        ("frequency_penalty", -0.5),
+        ("repetition_penalty", 1.1),
+        ("logit_bias", {"5": 1}),
+        ("tools", [{"type": "function"}]),
+        ("tool_choice", "required"),
+        ("response_format", {"type": "json_object"}),
+        ("min_tokens", 3),
+        ("bad_words", ["x"]),
+        ("guided_regex", "a+"),
+    ],
+)
+async def test_what_is_not_supported_yet_is_refused_by_name(client, field, value):
+    response = await client.post("/v1/chat/completions", json=CHAT | {field: value})
+    check(response, 400, param=field, text="not supported yet")
+
+
+async def test_neutral_values_and_unknown_fields_are_accepted(client):
+    neutral = {
+        "n": 1,
+        "logprobs": False,
+        "top_logprobs": None,
+        "presence_penalty": 0,
+        "frequency_penalty": 0.0,
+        "logit_bias": {},
+        "tools": [],
+        "tool_choice": "auto",
+        "response_format": {"type": "text"},
+        "some_future_field": {"a": [1]},
+        "metadata": {"a": "b"},
+        "user": "ann",
+        "temperature": None,
+        "stop": None,
+    }
+    response = await client.post("/v1/chat/completions", json=CHAT | neutral)
+    assert response.status_code == 200, response.text
+
+
+async def test_unknown_model(client):
+    response = await client.post("/v1/chat/completions", json=CHAT | {"model": "other"})
+    check(response, 404, kind="not_found_error", code="model_not_found", text="'other'")
+    check(await client.get("/v1/models/other"), 404, kind="not_found_error", code="model_not_found")
+
+
+async def test_prompt_too_long_is_refused_before_any_token(client, stack):
+    long = [{"role": "user", "content": "the " * 400}]
+    response = await client.post("/v1/chat/completions", json=CHAT | {"messages": long, "stream": True})
+    check(response, 400, param="messages", code="context_length_exceeded", text="at most 255 tokens")
+    response = await client.post("/v1/completions", json=COMPLETION | {"prompt": [1] * 256})
+    check(response, 400, param="prompt", code="context_length_exceeded")
+    response = await client.post("/v1/completions", json=COMPLETION | {"max_tokens": 256})
+    check(response, 400, param="max_tokens", code="context_length_exceeded")
+    assert not stack.verifier.sessions
+
+
+@pytest.mark.parametrize(
+    "prompt", ["", [], [[]], ["a", 3], [True], None, [1, "a"], [-1], [10**6], ["x"] * 65]
+)
+async def test_bad_prompts(client, prompt):
+    check(await client.post("/v1/completions", json=COMPLETION | {"prompt": prompt}), 400, param="prompt")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b'{"model": "tiny"',
+        b'"text"',
+        b"\xff\xfe",
+        b'{"model": "\xc3"}',
+        b'{"model": "\\ud800"}',
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b'{"model": "tiny", "messages": [], "temperature": NaN}',
+        b'{"model": "tiny", "max_tokens": 1' + b"0" * 5000 + b"}",
+    ],
+)
+async def test_bodies_that_are_no_request(client, body):
+    response = await client.post("/v1/chat/completions", content=body)
+    check(response, 400, param=response.json()["error"]["param"])
+
+
+async def test_a_body_over_the_limit_is_refused_declared_or_not(client, stack):
+    body = json.dumps(CHAT | {"user": "x" * 5_000_000}).encode()
+
+    async def in_parts():
+        for start in range(0, len(body), 65536):
+            yield body[start : start + 65536]
+
+    for content in (body, in_parts()):
+        response = await client.post("/v1/chat/completions", content=content)
+        check(response, 413, text="at most 4194304 bytes")
+    assert (await client.post("/v1/chat/completions", json=CHAT)).status_code == 200
+
+
+async def test_paths_and_methods(client):
+    check(await client.get("/v1/nothing"), 404, kind="not_found_error")
+    check(await client.get("/v1/chat/completions"), 405)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind", "code"),
+    [
+        (errors.OverloadedError("full", retry_after_s=2.5), 429, "rate_limit_error", "overloaded"),
+        (errors.UnavailableError("draining"), 503, "server_error", "unavailable"),
+        (errors.InternalError("broken"), 500, "server_error", "internal"),
+        (errors.InvalidRequestError("no such drafter", field="drafter"), 400, "invalid_request_error", None),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_verifiers_refusals(client, stack, error, status, kind, code, stream):
+    stack.verifier.refuse = error
+    response = await client.post("/v1/chat/completions", json=CHAT | {"stream": stream})
+    param = "speculation.drafter" if status == 400 else None
+    check(response, status, kind=kind, code=code, param=param, text=str(error))
+    assert response.headers.get("retry-after") == {429: "3", 503: "1"}.get(status)
+
+
+async def test_an_error_in_mid_stream_is_an_event_and_the_end(client, stack):
+    stack.verifier.fail_after = (1, errors.InternalError("out of order"))
+    async with client.stream("POST", "/v1/chat/completions", json=CHAT | {"stream": True}) as response:
+        assert response.status_code == 200
+        text = "".join([part async for part in response.aiter_text()])
+    *deltas, last, rest = text.split("\n\n")
+    assert rest == ""
+    assert len(deltas) == 2  # the role, the first round
+    assert json.loads(last.removeprefix("data: ")) == {
+        "error": {"message": "out of order", "type": "server_error", "param": None, "code": "internal"}
+    }
+    assert len(await metrics_of(client, 'outcome="internal"')) == 1
+
+
+async def metrics_of(client, label):
+    page = (await client.get("/metrics")).text
+    return [
+        line for line in page.splitlines() if line.startswith("outrider_requests_total") and label in line
+    ]
