@@ -178,7 +178,7 @@ async def running(
     settings = {"port": 0, "dtype": "float32", "pool_tokens": 8192, "patience_ms": 5000.0, **own}
     config = OutriderConfig(model=str(model), verifier=VerifierConfig(**settings), drafters=drafters or {})
     registry, thread = CollectorRegistry(), EngineThread()
-    store = store or MemoryStore()
+    store = MemoryStore() if store is None else store
     async with AsyncExitStack() as stack:
         stack.callback(thread.close)
         engine = await thread.call(lambda: Engine.load(model, config.verifier, name=config.name))
