@@ -10,12 +10,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich import box
 from rich.panel import Panel
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
 from outrider.catalogue import resolve
+from outrider.cli import logging
 from outrider.cli.client import GatewayClient, Generation
 from outrider.cli.console import FetchProgress, err, out
 from outrider.cli.demo_prompts import PROMPTS, DemoPrompt
@@ -58,6 +60,7 @@ Runs = dict[str, list[Generation]]
 def run_demo(config: OutriderConfig, demo: Demo) -> bool:
     """Run the whole demo on a stack of its own; True if no output differed."""
     start = time.perf_counter()
+    logging.set_up("warning")  # the services' own reports would disturb the picture
     with FetchProgress() as progress:
         need_models(config, progress)
     tokenizer = tokenizer_for(resolve(config.model))
@@ -86,7 +89,7 @@ async def _on_a_stack(config: OutriderConfig, show: Callable[[str], Coroutine[An
 
     def on_ready(services: dict[str, Running]) -> None:
         names = ", ".join(f"{name} (pid {running.pid})" for name, running in services.items())
-        out.print(f"Running, each a process of its own: {names}.\n")
+        out.print(f"Running, each a process of its own: {names}.\n", soft_wrap=True)
         ready.set_result(addresses_of(services)[1])
 
     with service_specs(config) as specs:
@@ -154,12 +157,22 @@ def same_output(runs: Runs, drafter: str) -> bool:
 def _table(results: dict[str, Runs], drafters: Sequence[str], demo: Demo) -> Table:
     table = Table(
         title="Speculation on and off",
-        caption=f"median of {demo.repeats} runs in turns, {demo.max_tokens} tokens at most, temperature "
-        f"{demo.temperature:g}; tokens/s while decoding",
+        caption=f"median of {demo.repeats} runs in turns, at most {demo.max_tokens} tokens, temperature "
+        f"{demo.temperature:g}; speed while decoding",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
     )
     for name in ("prompt", "drafter"):
         table.add_column(name, no_wrap=True)
-    for name in ("tok/s on", "tok/s off", "ratio", "rounds", "tok/round", "accepted", "identical"):
+    for name in (
+        "tok/s\non",
+        "tok/s\noff",
+        "ratio",
+        "rounds",
+        "tok/\nround",
+        "accepted",
+        "identical\noutput",
+    ):
         table.add_column(name, justify="right", no_wrap=True)
     for title, runs in results.items():
         for drafter in drafters:

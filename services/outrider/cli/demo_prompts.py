@@ -34,10 +34,10 @@ def total_price(items, tax_rate):
     return total_with_tax"""
 
 PROMPTS = (
-    DemoPrompt("A question", "Why is the sky blue, and why is it red in the evening?", "draft_model"),
-    DemoPrompt("A summary", f"Summarize the following paragraph:\n\n{_PARAGRAPH}", "prompt_lookup"),
+    DemoPrompt("question", "Why is the sky blue, and why is it red in the evening?", "draft_model"),
+    DemoPrompt("summary", f"Summarize the following paragraph:\n\n{_PARAGRAPH}", "prompt_lookup"),
     DemoPrompt(
-        "A code edit",
+        "code edit",
         f"Rename the variable total_with_tax to result in this function and repeat the whole "
         f"function:\n\n```python\n{_CODE}\n```",
         "prompt_lookup",

@@ -96,6 +96,7 @@ class Supervisor:
             return True
         finally:
             ready.cancel()
+            await asyncio.gather(ready, return_exceptions=True)  # its cancellation has been seen
 
     async def _keep(self, spec: ServiceSpec) -> None:
         pause = FIRST_PAUSE_S
