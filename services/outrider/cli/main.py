@@ -70,9 +70,9 @@ def serve(
 def verifier(config: ConfigOption = None, overrides: SetOption = None) -> None:
     """Run one verifier. Prints a line of JSON with its address when it is ready."""
     loaded = _load(config, overrides)
-    from outrider.verifying import server
+    from outrider.verifying.server import serve as serve_verifier
 
-    run_service("verifier", lambda ready, stop: server.serve(loaded, ready=ready, stop=stop))
+    run_service("verifier", lambda ready, stop: serve_verifier(loaded, ready=ready, stop=stop))
 
 
 @app.command()
@@ -83,18 +83,18 @@ def drafter(
 ) -> None:
     """Run one drafter. Prints a line of JSON with its address when it is ready."""
     loaded = _load(config, overrides)
-    from outrider.drafting import server
+    from outrider.drafting.server import serve as serve_drafter
 
-    run_service(f"drafter:{name}", lambda ready, stop: server.serve(loaded, name, ready=ready, stop=stop))
+    run_service(f"drafter:{name}", lambda ready, stop: serve_drafter(loaded, name, ready=ready, stop=stop))
 
 
 @app.command()
 def gateway(config: ConfigOption = None, overrides: SetOption = None) -> None:
     """Run one gateway. Prints a line of JSON with its addresses when it is ready."""
     loaded = _load(config, overrides)
-    from outrider.gateway import server
+    from outrider.gateway.server import serve as serve_gateway
 
-    run_service("gateway", lambda ready, stop: server.serve(loaded, ready=ready, stop=stop))
+    run_service("gateway", lambda ready, stop: serve_gateway(loaded, ready=ready, stop=stop))
 
 
 @app.command()
