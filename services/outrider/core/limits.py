@@ -91,7 +91,7 @@ def check_prompt(token_ids: Sequence[int], *, vocab_size: int, context_length: i
             field="prompt",
         )
     highest = vocab_size - 1 if vocab_size else 2**31 - 1
-    for token_id in token_ids:
+    for token_id in (min(token_ids), max(token_ids)):
         _integer("prompt", token_id, 0, highest)
 
 
