@@ -19,7 +19,7 @@ from importlib.resources import files
 from typing import Any, cast
 
 from redis import exceptions
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -64,15 +64,17 @@ class RedisStore:
         self._timeout_s = timeout_s
         self._create, self._read = _Script("create"), _Script("read")
         self._append, self._truncate = _Script("append"), _Script("truncate")
-        self._redis = Redis.from_url(
+        pool = BlockingConnectionPool.from_url(
             url,
             protocol=2,
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
             retry=Retry(NoBackoff(), 0),  # retrying is the caller's: it knows what may be repeated
             max_connections=MAX_CONNECTIONS,
+            timeout=timeout_s,  # more calls than connections wait for one
             driver_info=None,
         )
+        self._redis = Redis.from_pool(pool)
 
     async def create(self, record: SessionRecord) -> None:
         """See SessionStore."""

@@ -139,6 +139,11 @@ class CommitWriter:
             await asyncio.gather(self._task, return_exceptions=True)
         return flushed
 
+    @property
+    def _behind(self) -> bool:
+        """Whether anything is still to be written: what waits, and what was given up but can be mended."""
+        return bool(self._pending) or (self._snapshot is not None and bool(self._pending.mendable))
+
     def _add(self, write: Write) -> None:
         given_up = self._pending.add(write)
         if given_up and self._observer:
@@ -147,10 +152,10 @@ class CommitWriter:
         self._wake.set()
 
     def _report(self) -> None:
-        if not self._pending:
-            self._idle.set()
-        else:
+        if self._behind:
             self._idle.clear()
+        else:
+            self._idle.set()
         if self._observer:
             self._observer.pending(len(self._pending))
             self._observer.degraded(self.degraded)
@@ -159,7 +164,7 @@ class CommitWriter:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._pending or self._failing:
+            while self._behind or self._failing:
                 try:
                     await self._write_batch()
                 except OutriderError as error:
@@ -171,7 +176,7 @@ class CommitWriter:
 
     async def _write_batch(self) -> None:
         if not self._pending:
-            await self._store.ping()  # everything that waited was forgotten: is the store back?
+            await self._store.ping()  # all that waited was given up: is the store back?
         for queue in self._pending.heads(Create):
             if self._pending.holds(queue):
                 await self._create(queue)

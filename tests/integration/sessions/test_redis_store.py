@@ -13,7 +13,7 @@ from outrider.config.schema import StoreConfig
 from outrider.core.errors import ConfigError, InternalError, SessionNotFoundError, StoreUnavailableError
 from outrider.core.sessions import FinishReason
 from outrider.sessions import open_store
-from outrider.sessions.redis import RedisStore, keys_of
+from outrider.sessions.redis import MAX_CONNECTIONS, RedisStore, keys_of
 from tests.integration.sessions.conftest import TTL_S
 from tests.integration.sessions.records import RECORD, commit, record
 from tests.servers import RedisServer, redis_server
@@ -190,6 +190,14 @@ async def test_calls_that_were_given_up_do_not_mix_up_later_answers(server: Redi
     assert [item.session_id for item in found] == names[::-1]
     assert [item.prompt for item in found] == [(index,) for index in reversed(range(20))]
     await store.close()
+
+
+async def test_more_calls_at_once_than_connections(redis_store: RedisStore, admin: Redis) -> None:
+    names = [f"s-{index}" for index in range(5 * MAX_CONNECTIONS)]
+    await asyncio.gather(*(redis_store.create(record(name)) for name in names))
+    loaded = await asyncio.gather(*(redis_store.load(name) for name in names))
+    assert [item.session_id for item in loaded] == names
+    assert (await admin.info("clients"))["connected_clients"] <= MAX_CONNECTIONS + 1
 
 
 async def test_on_a_cluster_node_that_checks_slots() -> None:
