@@ -20,11 +20,14 @@ from outrider.engine.calibration import calibrate_attention, calibrate_projectio
 from outrider.engine.loading import context_length, eos_token_ids, load_config, load_runner
 from outrider.engine.plan import PackedPart, make_plan, node_slots
 from outrider.engine.pool import BlockPool
+from outrider.engine.probe import is_batch_invariant
 from outrider.engine.rows import bucket
 from outrider.engine.runner import Runner, RunnerOutput
 from outrider.engine.sequence import Sequence
 
 _log = logging.getLogger(__name__)
+
+_MICRO_BATCH = 8  # tokens of a forward in the slow mode; then all products have the same shape
 
 
 class Engine:
@@ -35,11 +38,10 @@ class Engine:
         self._info = info
         self._eos = eos
         self._device = torch.device(config.device)
-        self._pool = BlockPool(
-            config.pool_tokens // config.block_size, config.block_size, prefix_cache=config.prefix_cache
-        )
+        self._config = config
+        self._pool = self._make_pool(config.prefix_cache)
         self._batch_invariance = "inexact"
-        self._slow = False
+        self._micro_batch = 0  # in the slow mode: most tokens of a forward
         self._least_rows = bucket(1)
         self._least_queries = 1
 
@@ -95,6 +97,7 @@ class Engine:
             if config.batch_invariance != "off":
                 engine._least_rows = bucket(calibrate_projections(runner, dtype, config.device))
                 engine._least_queries = calibrate_attention(runner, dtype, config.device)
+                engine._settle_invariance()
         return engine
 
     @property
@@ -149,8 +152,8 @@ class Engine:
         with torch.inference_mode():
             parts = [PackedPart(self._own(i.sequence), i.tree, range(len(i.tree))) for i in items]
             wanted, rows = _wanted_rows(items)
-            hidden = any(item.features for item in items)
-            output = self._forward(parts, wanted, hidden=hidden)
+            run = self._forward_slowly if self._micro_batch else self._forward
+            output = run(parts, wanted, hidden=any(item.features for item in items))
         for part in parts:
             part.sequence.pending = part.tree
         # Made outside of inference mode: callers may change logits in place.
@@ -171,7 +174,7 @@ class Engine:
             return
         if tree is None:
             raise InternalError("commit without a step before it")
-        if list(nodes) != tree.path_to(nodes[-1]):
+        if not 0 <= nodes[-1] < len(tree) or list(nodes) != tree.path_to(nodes[-1]):
             raise InternalError(f"nodes {list(nodes)} are no path of the tree from a top node down")
         moved = [(node, depth) for depth, node in enumerate(nodes) if node != depth]
         if moved:
@@ -199,6 +202,56 @@ class Engine:
             plan, torch.tensor(wanted + [0] * padding, dtype=torch.int64), hidden=hidden
         )
         return RunnerOutput(output.logits[: len(wanted)], output.hidden)
+
+    def _forward_slowly(self, parts: list[PackedPart], wanted: list[int], *, hidden: bool) -> RunnerOutput:
+        """The same in micro-batches of one sequence each, so that every product has 8 rows."""
+        logits: list[torch.Tensor] = []
+        states: list[torch.Tensor] = []
+        first = 0
+        for part in parts:
+            for start in range(0, len(part.tree), self._micro_batch):
+                nodes = range(start, min(start + self._micro_batch, len(part.tree)))
+                rows = [row - first for row in wanted if first <= row < first + len(nodes)]
+                output = self._forward([PackedPart(part.sequence, part.tree, nodes)], rows, hidden=hidden)
+                logits.append(output.logits)
+                if output.hidden is not None:
+                    states.append(output.hidden[: len(nodes)])
+                first += len(nodes)
+        return RunnerOutput(torch.cat(logits), torch.cat(states) if states else None)
+
+    def _settle_invariance(self) -> None:
+        """Probe; take the slower exact ways if that is what it needs and what is configured."""
+        attempts = (0, _MICRO_BATCH, 1) if self._config.batch_invariance == "exact" else (0,)
+        for micro_batch in attempts:
+            self._micro_batch = micro_batch
+            self._pool = self._make_pool(prefix_cache=False)
+            if is_batch_invariant(self, self._stored, self._config.pool_tokens):
+                self._batch_invariance = "exact_slow" if micro_batch else "exact"
+                break
+        else:
+            self._micro_batch = 0
+        self._pool = self._make_pool(self._config.prefix_cache)
+        if self._batch_invariance == "exact":
+            _log.info("%s: a token's logits do not depend on the batch (probed)", self._info.model_name)
+        elif self._batch_invariance == "exact_slow":
+            _log.warning(
+                "%s: kernels depend on the batch; %d token(s) a forward keep outputs exact, but are slow",
+                self._info.model_name,
+                self._micro_batch,
+            )
+        else:
+            _log.warning(
+                "%s: a token's logits depend on the batch; outputs with and without speculation may differ",
+                self._info.model_name,
+            )
+
+    def _make_pool(self, prefix_cache: bool) -> BlockPool:
+        size = self._config.block_size
+        return BlockPool(self._config.pool_tokens // size, size, prefix_cache=prefix_cache)
+
+    def _stored(self, sequence: SequenceHandle) -> torch.Tensor:
+        slots = self._own(sequence).slots[: sequence.kv_len]
+        return torch.cat([layer.index_select(0, slots).flatten() for layer in self._runner.store.layers])
 
     def _own(self, sequence: SequenceHandle) -> Sequence:
         if not isinstance(sequence, Sequence) or sequence.closed:

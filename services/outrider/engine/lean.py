@@ -121,7 +121,8 @@ class LeanRunner:
         attended = attend(plan, self._store, index, both[:, :heads], layer.kind)
         state = state + layer.output(attended.reshape(count, heads * dim))
         gate, up = layer.gate_up(self._normed(state, layer.mlp_norm)).chunk(2, -1)
-        return state + layer.down(F.silu(gate).mul_(up))
+        mixed: torch.Tensor = layer.down(F.silu(gate).mul_(up))
+        return state + mixed
 
     def _normed(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         normed: torch.Tensor = F.rms_norm(rows, weight.shape, weight, self._eps)

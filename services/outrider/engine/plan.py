@@ -87,8 +87,9 @@ def make_plan(parts: SequenceOf[PackedPart], *, least_rows: int, least_queries: 
     count = len(token_ids)
     padding = bucket(max(count, least_rows)) - count
     return StepPlan(
-        token_ids=torch.tensor(token_ids + [0] * padding),
-        positions=torch.tensor(positions + [0] * padding),
+        # Copies, not zeros: with one token in the slow mode, a mixture's experts then see 8 rows or none.
+        token_ids=torch.tensor(token_ids + token_ids[:1] * padding),
+        positions=torch.tensor(positions + positions[:1] * padding),
         count=count,
         slots=slots[0] if len(slots) == 1 else torch.cat(slots),
         groups=_group(paths, count, least_queries),
