@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import socket
 from collections.abc import Callable, Iterator
 
@@ -35,9 +36,13 @@ GRACE_S = 5.0
 
 
 async def serve(
-    config: OutriderConfig, *, ready: Callable[[dict[str, str]], None], stop: asyncio.Event
+    config: OutriderConfig,
+    *,
+    ready: Callable[[dict[str, str]], None],
+    stop: asyncio.Event,
+    grace_s: float = GRACE_S,
 ) -> None:
-    """Serve until `stop` is set, then let running generations finish for GRACE_S at most.
+    """Serve until `stop` is set, then let running generations finish for `grace_s` at most.
 
     `ready` is called with the addresses of both APIs once a verifier has answered and both listen.
 
@@ -52,10 +57,10 @@ async def serve(
     try:
         info = await _unless_stopped(verifiers, stop)
         if info is not None:
-            await _serve(config, verifiers, tokenizer, traces, info, ready, stop)
+            await _serve(config, verifiers, tokenizer, traces, info, ready, stop, grace_s)
     finally:
         await verifiers.close()
-        traces.shutdown()
+        await asyncio.to_thread(traces.shutdown)  # it sends what waits
 
 
 async def _serve(
@@ -66,13 +71,14 @@ async def _serve(
     info: VerifierInfo,
     ready: Callable[[dict[str, str]], None],
     stop: asyncio.Event,
+    grace_s: float,
 ) -> None:
     registry = CollectorRegistry()
     observer = Observer(GatewayMetrics(registry, info.model.model_name), traces)
     generations = Generations(verifiers, tokenizer, observer, timeout_s=config.gateway.request_timeout_s)
     app = make_app(Context(generations, observer, registry, config.gateway.max_body_bytes))
     with _listening(config.gateway.host, config.gateway.http_port) as listener:
-        http = _HttpServer(app, listener)
+        http = _HttpServer(app, listener, grace_s)
         grpc = await _GrpcServer.create(config, GenerationServicer(generations, observer))
         await http.start()
         await grpc.start()
@@ -82,7 +88,7 @@ async def _serve(
             await stop.wait()
             _LOG.info("stopping: %d generations are running", len(generations))
         finally:
-            await asyncio.gather(http.stop(), grpc.stop())
+            await asyncio.gather(http.stop(), grpc.stop(grace_s))
 
 
 async def _unless_stopped(verifiers: VerifierPool, stop: asyncio.Event) -> VerifierInfo | None:
@@ -132,15 +138,15 @@ class _GrpcServer:
         await self._server.start()
         await self._health.set_serving(True)
 
-    async def stop(self) -> None:
+    async def stop(self, grace_s: float) -> None:
         await self._health.shut_down()
-        await self._server.stop(GRACE_S)
+        await self._server.stop(grace_s)
 
 
 class _HttpServer:
     """The HTTP API on a socket that is bound already."""
 
-    def __init__(self, app: FastAPI, listener: socket.socket) -> None:
+    def __init__(self, app: FastAPI, listener: socket.socket, grace_s: float) -> None:
         host, port = listener.getsockname()[:2]
         self.address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         self._listener = listener
@@ -151,7 +157,7 @@ class _HttpServer:
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                timeout_graceful_shutdown=round(GRACE_S),
+                timeout_graceful_shutdown=math.ceil(grace_s),
             )
         )
         self._serving: asyncio.Task[None] | None = None

@@ -59,10 +59,10 @@ def ids_of(text: str) -> list[int]:
 
 
 @asynccontextmanager
-async def gateway_over(config: OutriderConfig):
+async def gateway_over(config: OutriderConfig, grace_s: float = 5.0):
     """Run a gateway in this loop; gives its addresses, its task and its stop event."""
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(serve(config, ready=ready.set_result, stop=stop))
+    serving = asyncio.create_task(serve(config, ready=ready.set_result, stop=stop, grace_s=grace_s))
     try:
         await asyncio.wait((serving, ready), return_when=asyncio.FIRST_COMPLETED)
         if serving.done():

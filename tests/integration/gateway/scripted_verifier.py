@@ -48,6 +48,7 @@ class ScriptedVerifier(VerifierService):
         self.started = asyncio.Event()
         self.refuse: OutriderError | None = None
         self.fail_after: tuple[int, OutriderError] | None = None  # rounds, error
+        self.answers: Sequence[pb.VerifierGenerateResponse] | None = None  # instead of the script
         self.confirms = True  # whether a Cancel rpc ends the stream with a last event
         self.running = 0
 
@@ -63,6 +64,10 @@ class ScriptedVerifier(VerifierService):
         self.sessions[asked.session_id] = session
         if self.refuse is not None:
             await abort(context, self.refuse)
+        if self.answers is not None:
+            for answer in self.answers:
+                yield answer
+            return
         self.running += 1
         try:
             yield convert.generate_response(SessionStarted(asked.sampling.seed, 1))

@@ -122,15 +122,16 @@ async def test_cancelled_over_grpc_an_http_stream_finishes(client, stack, hold, 
 
 
 async def test_a_reader_that_does_not_read_holds_up_nobody(model_folder, make_verifier):
-    tokens = 20_000
-    verifier = make_verifier(context_length=30_000)
-    verifier.script = lambda request: [([7], 0)] * min(tokens, request.stop.max_tokens)
+    rounds, size = 500, 1000  # megabytes: more than sockets buffer
+    verifier = make_verifier(context_length=2 * rounds * size)
+    verifier.script = lambda _: [([300] * size, 0)] * rounds
     async with (
         running(verifier) as address,
         gateway_over(config_for(model_folder, address)) as (addresses, _, _),
         httpx.AsyncClient(base_url=addresses["http"], timeout=60) as client,
     ):
-        body = json.dumps({"prompt": "hello", "max_tokens": tokens, "stream": True}).encode()
+        asked = {"prompt": "hello", "max_tokens": rounds * size, "stream": True, "return_token_ids": True}
+        body = json.dumps(asked).encode()
         host, port = addresses["http"].removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port), limit=1024)  # pauses soon
         head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -145,7 +146,7 @@ async def test_a_reader_that_does_not_read_holds_up_nobody(model_folder, make_ve
             part = await reader.read(65536)
             received += part.count(b'"text":')
             tail = tail[-16:] + part
-        assert received >= tokens
+        assert received >= rounds
         writer.close()
         await writer.wait_closed()
 
