@@ -44,10 +44,11 @@ class Queue:
 
 
 class PendingWrites:
-    """At most `limit` writes. When there are more, the oldest session's are given up as a whole:
+    """At most `limit` writes.
 
-    half of them would leave a gap that the store refuses. Such a session is `lost`: its further
-    writes are ignored until it ends or is taken up again.
+    When there are more, the oldest session's are given up as a whole: half of them would leave a
+    gap that the store refuses. Such a session is lost: its further writes are ignored until it
+    ends or is taken up again.
     """
 
     def __init__(self, limit: int) -> None:
