@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +39,13 @@ from outrider.wire.services import VerifierClient, verifier_client
 OFF = SpeculationParams(enabled=False)
 GREEDY = SamplingParams(temperature=0.0)
 TIMEOUT_S = 60.0
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until something is so, for as long as a test may take."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while not condition():
+            await asyncio.sleep(0.005)
 
 
 def sampled(seed: int, **changes: Any) -> SamplingParams:
@@ -147,10 +154,8 @@ class Verifier:
         )
 
     async def linked(self, name: str, status: str = "ready") -> None:
-        """Wait until a link has a status, and the engine thread knows."""
-        async with asyncio.timeout(TIMEOUT_S):
-            while self.replica.links[name].report.status.value != status:
-                await asyncio.sleep(0.01)
+        """Wait until a link has a status."""
+        await until(lambda: self.replica.links[name].report.status.value == status)
 
 
 async def _events(call: Any) -> AsyncIterator[SessionEvent]:

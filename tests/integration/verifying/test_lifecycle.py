@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,15 +17,8 @@ from outrider.core.errors import (
 from outrider.core.sessions import FinishReason
 from outrider.sessions.memory import MemoryStore
 from outrider.wire.messages import SessionFinished, SessionRequest, SessionStarted, SessionTokens
-from tests.integration.verifying.harness import OFF, Verifier, request, running, sampled
+from tests.integration.verifying.harness import OFF, Verifier, request, running, sampled, until
 from tests.integration.verifying.scripted import ScriptedDrafter, scripted
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until something is so, for as long as a test may take."""
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def guessing() -> ScriptedDrafter:

@@ -12,7 +12,7 @@ from outrider.core.rounds import Proposal
 from outrider.core.sampling import coupled_picks
 from outrider.core.sessions import SamplingParams, SpeculationParams
 from outrider.core.trees import TokenTree
-from tests.integration.verifying.harness import GREEDY, OFF, real_drafter, request, running, sampled
+from tests.integration.verifying.harness import GREEDY, OFF, real_drafter, request, running, sampled, until
 from tests.integration.verifying.scripted import Held, ScriptedDrafter, knowing, scripted
 
 SAMPLINGS = [GREEDY, sampled(11), sampled(12, top_k=20, top_p=0.9), sampled(13, min_p=0.05)]
@@ -91,7 +91,8 @@ async def test_a_drafter_that_is_sometimes_right_in_a_batch_of_eight(
         answers |= {tuple(p): a for p, a in zip(prompts, off, strict=True)}
         assert await verifier.generate_all(mixed(prompts)) == off
         assert verifier.metric("outrider_spec_decode_num_accepted_tokens_total") > 0
-        assert verifier.used == 0 and drafter.held == {}
+        assert verifier.used == 0
+        await until(lambda: not drafter.held)
 
 
 @pytest.mark.usefixtures("patient")
