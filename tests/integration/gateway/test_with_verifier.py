@@ -1,0 +1,88 @@
+"""The gateway over a real verifier with a tiny random model."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from outrider.config.schema import OutriderConfig
+from outrider.gateway.server import serve as serve_gateway
+from outrider.verifying.server import serve as serve_verifier
+from tests.integration.gateway.test_chat import events_of
+from tests.tiny_models import make_tiny
+
+ASKED = {"model": "tiny", "prompt": "The quick brown fox", "max_tokens": 24, "temperature": 0}
+
+
+@asynccontextmanager
+async def serving(serve, config):
+    """Run one service in this loop; gives its addresses."""
+    stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(serve(config, ready=ready.set_result, stop=stop))
+    try:
+        await asyncio.wait((task, ready), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            await task
+        yield ready.result()
+    finally:
+        stop.set()
+        await asyncio.wait((task,))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_tiny("llama", tmp_path_factory.mktemp("tiny") / "model")
+
+
+@pytest.fixture
+async def client(folder):
+    verifier = {"port": 0, "dtype": "float32", "threads": 1, "pool_tokens": 4096}
+    config = OutriderConfig(model=str(folder), served_name="tiny", verifier=verifier)
+    async with serving(serve_verifier, config) as address:
+        gateway = {"http_port": 0, "grpc_port": 0, "verifiers": (address["grpc"],)}
+        over = OutriderConfig(model=str(folder), served_name="tiny", gateway=gateway)
+        async with (
+            serving(serve_gateway, over) as addresses,
+            httpx.AsyncClient(base_url=addresses["http"], timeout=60) as client,
+        ):
+            yield client
+
+
+async def complete(client, **fields):
+    response = await client.post("/v1/completions", json=ASKED | {"return_token_ids": True} | fields)
+    assert response.status_code == 200, response.text
+    body = response.json()
+    return body["choices"][0], body
+
+
+async def test_stream_and_whole_are_the_same_and_stops_cut_them(client):
+    whole, body = await complete(client, ignore_eos=True)
+    assert body["usage"]["completion_tokens"] == len(whole["token_ids"]) == 24
+    events = await events_of(client, ASKED | {"ignore_eos": True}, "/v1/completions")
+    assert "".join(event["choices"][0]["text"] for event in events) == whole["text"]
+
+    text = whole["text"]
+    stop = text[len(text) // 2 : len(text) // 2 + 2]
+    cut, body = await complete(client, ignore_eos=True, stop=stop)
+    assert cut["text"] == text[: text.index(stop)]
+    assert cut["finish_reason"] == "stop"
+    assert cut["token_ids"] == whole["token_ids"][: len(cut["token_ids"])]
+    assert body["usage"]["completion_tokens"] == len(cut["token_ids"])
+
+    last = whole["token_ids"][10]
+    at_token, _ = await complete(client, ignore_eos=True, stop_token_ids=[last])
+    assert at_token["token_ids"] == whole["token_ids"][: whole["token_ids"].index(last)]
+    assert at_token["finish_reason"] == "stop"
+
+
+async def test_a_returned_seed_gives_the_same_tokens_again(client):
+    first, body = await complete(client, temperature=1, ignore_eos=True)
+    again, _ = await complete(client, temperature=1, ignore_eos=True, seed=body["seed"])
+    assert first["token_ids"] == again["token_ids"]
+
+
+async def test_a_drafter_that_does_not_exist_is_refused_by_name(client):
+    response = await client.post("/v1/completions", json=ASKED | {"speculation": {"drafter": "nobody"}})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "speculation.drafter"
