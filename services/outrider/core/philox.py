@@ -7,6 +7,8 @@ and mask only, so every device, torch version and tensor shape gives the same bi
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 
 ROUNDS = 10
@@ -25,12 +27,10 @@ def philox4x32(counter: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     Returns:
         int64 [4, *shape], each value in [0, 2**32).
     """
-    device = counter.device
+    multipliers, bumps = _constants(counter.device)
     trailing = (1,) * (counter.dim() - 1)
-    multipliers = torch.tensor(_MULTIPLIERS, device=device).view(2, *trailing)
-    weyl = torch.tensor(_WEYL, device=device).view(2, *trailing)
-    rounds = torch.arange(ROUNDS, device=device).view(ROUNDS, 1, *trailing)
-    keys = ((rounds * weyl + key) & MASK32).unbind(0)
+    multipliers = multipliers.view(2, *trailing)
+    keys = (bumps.view(ROUNDS, 2, *trailing) + key).bitwise_and_(MASK32).unbind(0)
 
     # Words 0 and 2 are multiplied, words 1 and 3 only mixed in; each pair is one tensor, which halves the
     # number of tensor operations. A product wraps modulo 2**64, which keeps both of its halves; bits above
@@ -43,3 +43,10 @@ def philox4x32(counter: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         passive = product
     low = passive.flip(0).bitwise_and_(MASK32)
     return torch.stack((active[0], low[0], active[1], low[1]))
+
+
+@lru_cache(maxsize=8)
+def _constants(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Multipliers [2], and what each round adds to the key [ROUNDS, 2]."""
+    bumps = [[index * step for step in _WEYL] for index in range(ROUNDS)]
+    return torch.tensor(_MULTIPLIERS, device=device), torch.tensor(bumps, device=device)

@@ -7,9 +7,6 @@ only these are evaluated, exactly. Bounds are approximate but err on the safe si
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import torch
 
 from outrider.core.logit_rows import LogitRows
@@ -20,41 +17,37 @@ from outrider.core.weights import exponents, weights
 _SLACK = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
-class Race:
-    """A race in each of R rows."""
+def contenders(rows: LogitRows, draws: FirstDraws, temperatures: torch.Tensor) -> Kept:
+    """The tokens that may win in rows that truncate nothing: a few of the whole vocabulary.
 
-    rows: LogitRows
-    draws: FirstDraws  # of the same rows
-    temperatures: torch.Tensor  # float64 [R]
+    Args:
+        draws: of the same rows, with the most probable token as the one id a row.
+        temperatures: float64 [R].
+    """
+    temperature, best = temperatures[:, None], rows.best[:, None].to(torch.float64)
+    at_least_ids = rows.at(torch.arange(len(rows), device=best.device)[:, None], draws.least_ids)
+    scores = draws.least / exponents(at_least_ids, best, temperature).exp_()
+    bound = torch.minimum(draws.best, scores.amin(1).mul_(1.0 + _SLACK))
+    # Solved for the logit: M / exp((logit - best) / temperature) <= bound.
+    reach = (draws.least / bound[:, None]).log_().mul_(temperature)
+    limits = best + reach - _SLACK * (best.abs() + reach.abs() + temperature)
+    found, ids = rows.at_least(limits.to(torch.float32))
+    return Kept(found, ids, weights(exponents(rows.at(found, ids), rows.best[found], temperatures[found])))
 
-    def open_entries(self, which: Sequence[int]) -> Kept:
-        """Tokens that may win in those rows that truncate nothing."""
-        picked = torch.tensor(which, device=self.temperatures.device)
-        part, temperature = self.rows.select(picked), self.temperatures[picked, None]
-        least = self.draws.least[picked]
-        at_winner = part.at(
-            torch.arange(len(part), device=picked.device)[:, None], self.draws.least_ids[picked]
-        )
-        scores = least / exponents(at_winner, part.best[:, None], temperature).exp_()
-        bound = torch.minimum(self.draws.best[picked], scores.amin(1) * (1.0 + _SLACK))
-        reach = temperature * (least / bound[:, None]).log_()
-        best = part.best[:, None].to(torch.float64)
-        limits = best + reach - _SLACK * (best.abs() + reach.abs() + temperature)
-        found, ids = part.at_least(limits.to(torch.float32))
-        z = exponents(part.at(found, ids), part.best[found], temperature[found, 0])
-        return Kept(picked[found], ids, weights(z))
 
-    def pruned(self, kept: Kept) -> Kept:
-        """Those of `kept` that may win; the most probable token of each row must be among them."""
-        least = self.draws.least[kept.rows, kept.ids >> GROUP_BITS]
-        return kept.where(least <= self.draws.best[kept.rows] * kept.weights * (1.0 + _SLACK))
+def pruned(kept: Kept, draws: FirstDraws) -> Kept:
+    """Those of `kept` that may win; the most probable token of each row must be among them."""
+    least = draws.least[kept.rows, kept.ids >> GROUP_BITS]
+    return kept.where(least <= draws.best[kept.rows] * kept.weights * (1.0 + _SLACK))
 
-    def winners(self, kept: Kept) -> torch.Tensor:
-        """The winner of each row, int64 [R]; of equal scores, the lowest id."""
-        scores = self.draws.exponentials(kept.rows, kept.ids) / kept.weights
-        best = scores.new_full((len(self.rows),), float("inf"))
-        best.scatter_reduce_(0, kept.rows, scores, "amin")
-        first = scores == best[kept.rows]
-        ids = kept.ids.new_full((len(self.rows),), torch.iinfo(torch.int64).max)
-        return ids.scatter_reduce_(0, kept.rows[first], kept.ids[first], "amin")
+
+def winners(kept: Kept, draws: FirstDraws) -> torch.Tensor:
+    """The winner of each row, int64 [R]; of equal scores, the lowest id. Each row must have an entry."""
+    count = len(draws.best)
+    if len(kept.ids) == count:
+        return kept.ids  # no rivals anywhere
+    scores = draws.exponentials(kept.rows, kept.ids) / kept.weights
+    best = scores.new_full((count,), float("inf")).scatter_reduce_(0, kept.rows, scores, "amin")
+    first = scores == best[kept.rows]
+    ids = kept.ids.new_full((count,), torch.iinfo(torch.int64).max)
+    return ids.scatter_reduce_(0, kept.rows[first], kept.ids[first], "amin")

@@ -9,22 +9,25 @@ A row's result depends on that row alone, bit for bit: not on the other rows of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from outrider.core.errors import InternalError
 from outrider.core.logit_rows import LogitRows
 from outrider.core.noise import FirstDraws, streams
-from outrider.core.race import Race
+from outrider.core.race import contenders, pruned, winners
 from outrider.core.sessions import SamplingParams
-from outrider.core.truncation import Kept, truncate, truncates
+from outrider.core.truncation import truncate, truncates
 from outrider.core.weights import exponents, tree_sum, weights
+
+Rows = Sequence[tuple[SamplingParams, int]]
+"""Parameters of each row, and the position that it draws for."""
 
 
 def coupled_picks(
     logits: torch.Tensor,
-    rows: Sequence[tuple[SamplingParams, int]],
+    rows: Rows,
     token_ids: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """One token for each row: argmin over x of E(seed, t, x) / prob(x), ties to the lowest id.
@@ -47,13 +50,12 @@ def coupled_picks(
         return torch.empty(0, dtype=torch.int64, device=logits.device)
     with torch.inference_mode():  # many small operations: bookkeeping for gradients would be a third of it
         every = LogitRows.of(logits, token_ids)
-        random = [index for index, (params, _) in enumerate(rows) if params.temperature > 0.0]
-        if len(random) == len(rows):
-            return _race(every, rows)
         picks = every.best_ids
-        if random:
-            index = torch.tensor(random, device=logits.device)
-            picks[index] = _race(every.select(index), [rows[row] for row in random])
+        for draw, which in _kinds(rows):
+            if len(which) == len(rows):
+                return draw(every, rows)
+            index = torch.tensor(which, device=logits.device)
+            picks[index] = draw(every.select(index), [rows[row] for row in which])
         return picks
 
 
@@ -87,34 +89,31 @@ def target_probs(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torc
     return (probs / tree_sum(probs))[:, : logits.shape[1]]
 
 
-def _race(logit_rows: LogitRows, rows: Sequence[tuple[SamplingParams, int]]) -> torch.Tensor:
-    """The picks of rows that all have a temperature above 0."""
+def _kinds(rows: Rows) -> list[tuple[Callable[[LogitRows, Rows], torch.Tensor], list[int]]]:
+    """How to draw which rows; greedy ones need nothing more."""
+    random = [index for index, (own, _) in enumerate(rows) if own.temperature > 0.0]
+    cut = [index for index in random if truncates(rows[index][0])]
+    whole = [index for index in random if not truncates(rows[index][0])]
+    return [(draw, which) for draw, which in ((_draw_whole, whole), (_draw_cut, cut)) if which]
+
+
+def _draw_whole(logit_rows: LogitRows, rows: Rows) -> torch.Tensor:
+    """Rows that may draw any token."""
     device = logit_rows.table.device
-    params = [own for own, _ in rows]
-    stream = streams([(own.seed, position) for own, position in rows], device)
-    temperatures = torch.tensor([own.temperature for own in params], dtype=torch.float64, device=device)
-    draws = FirstDraws.of(stream, logit_rows.groups, logit_rows.best_ids)
-    race = Race(logit_rows, draws, temperatures)
-    truncated = [index for index, own in enumerate(params) if truncates(own)]
-    whole = [index for index, own in enumerate(params) if not truncates(own)]
-    entries: list[Kept] = []
-    if whole:
-        entries.append(race.open_entries(whole))
-    if truncated:
-        chosen = torch.tensor(truncated, device=device)
-        kept = truncate(logit_rows.select(chosen), [params[index] for index in truncated])
-        entries.append(race.pruned(Kept(chosen[kept.rows], kept.ids, kept.weights)))
-    return race.winners(_joined(entries))
+    draws = _first_draws(logit_rows, rows)
+    temperatures = torch.tensor([own.temperature for own, _ in rows], dtype=torch.float64, device=device)
+    return winners(contenders(logit_rows, draws, temperatures), draws)
 
 
-def _joined(entries: Sequence[Kept]) -> Kept:
-    if len(entries) == 1:
-        return entries[0]
-    return Kept(
-        torch.cat([entry.rows for entry in entries]),
-        torch.cat([entry.ids for entry in entries]),
-        torch.cat([entry.weights for entry in entries]),
-    )
+def _draw_cut(logit_rows: LogitRows, rows: Rows) -> torch.Tensor:
+    """Rows with top-k, top-p or min-p."""
+    draws = _first_draws(logit_rows, rows)
+    return winners(pruned(truncate(logit_rows, [own for own, _ in rows]), draws), draws)
+
+
+def _first_draws(logit_rows: LogitRows, rows: Rows) -> FirstDraws:
+    stream = streams([(own.seed, position) for own, position in rows], logit_rows.table.device)
+    return FirstDraws.of(stream, logit_rows.groups, logit_rows.best_ids)
 
 
 def _check_shape(logits: torch.Tensor, rows: int) -> None:
