@@ -2,6 +2,10 @@
 
 Source: Saxena, "Prompt Lookup Decoding", 2023. Needs no model. Pays where the output repeats the
 prompt or itself: translation, summaries, retrieval, edits of code.
+
+The most recent occurrence is taken. Measured on 72 greedy answers of SmolLM2-135M-Instruct to Spec-Bench
+prompts, n-grams of 2 to 4, 8 draft tokens, tokens per round: most recent 1.627, most recent one with 8
+tokens after it 1.627, first one (as in transformers) 1.604.
 """
 
 from __future__ import annotations

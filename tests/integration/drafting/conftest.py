@@ -100,7 +100,8 @@ async def running(
         yield RunningDrafter(task, stop, up.result())
     finally:
         stop.set()
-        await asyncio.wait_for(task, 30)
+        if not task.done():
+            await asyncio.wait_for(task, 30)
 
 
 @pytest.fixture
