@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from outrider.benchmark.report import table_of, write_rows
 from outrider.benchmark.stack import overrides_for, running_stack
 from outrider.benchmark.workload import OFF, Block, Prompt, block_size, plan, read_prompts
 from outrider.core.errors import ConfigError
+
+TABLE_WIDTH = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,9 @@ def bench(
     if json_path is not None:
         write_rows(json_path, rows, provenance())
     mode = f"max {max_tokens} tokens, temperature {temperature:g}, seed {seed}"
-    Console().print(table_of(rows, mode + (f", {rate:g} requests/s" if rate else "")))
+    # A file or a pipe has no width of its own: give the table the one it needs.
+    out = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
+    out.print(table_of(rows, mode + (f", {rate:g} requests/s" if rate else "")))
 
 
 def _progress(console: Console) -> Progress:

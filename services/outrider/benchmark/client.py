@@ -1,7 +1,7 @@
 """The benchmark's client: Outrider's public OpenAI API over HTTP, streaming.
 
 Two extensions of that API are used: `return_token_ids` (each chunk also carries the ids) and
-`speculation` (in the request: whether and how to speculate; in the last chunk: what it did).
+`speculation` (whether and how to speculate; with `stats`, the last chunk tells what came of it).
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def take_chunk(answer: Answer, data: str, now: float) -> None:
         answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
     if usage := chunk.get("usage"):
         answer.prompt_tokens = usage["prompt_tokens"]
-    if stats := chunk.get("speculation"):
+    if stats := chunk.get("speculation_stats"):
         _take_stats(answer, stats)
 
 

@@ -140,18 +140,23 @@ def token_gaps(answer: Answer) -> list[float]:
 
 
 def rows_of(samples: Sequence[Sample]) -> list[Row]:
-    """One row for each drafter, category (and ALL) and concurrency, in order of appearance."""
+    """One row for each drafter, category (and ALL, last) and concurrency, drafters side by side."""
     reference = {
         (sample.concurrency, sample.prompt.prompt_id): sample.answer.token_ids
         for sample in samples
         if sample.drafter == OFF
     }
     groups: dict[tuple[int, str, str], list[Sample]] = {}
-    for category_of in (lambda sample: sample.prompt.category, lambda sample: ALL):
-        for sample in samples:
-            key = (sample.concurrency, category_of(sample), sample.drafter)
-            groups.setdefault(key, []).append(sample)
-    return [_row(key, group, reference) for key, group in groups.items()]
+    for sample in samples:
+        for category in (sample.prompt.category, ALL):
+            groups.setdefault((sample.concurrency, category, sample.drafter), []).append(sample)
+    drafters = list(dict.fromkeys(sample.drafter for sample in samples))
+    categories = [*dict.fromkeys(sample.prompt.category for sample in samples), ALL]
+
+    def place(key: tuple[int, str, str]) -> tuple[int, int, int]:
+        return key[0], categories.index(key[1]), drafters.index(key[2])
+
+    return [_row(key, groups[key], reference) for key in sorted(groups, key=place)]
 
 
 def _row(

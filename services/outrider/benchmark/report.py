@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from outrider.benchmark.measure import Row
@@ -29,24 +30,18 @@ def speed_up(row: Row, rows: Sequence[Row]) -> float | None:
     return None
 
 
+COLUMNS = (
+    *("conc.", "category", "drafter", "tokens", "tok/s", "x off", "TTFT ms", "ITL p50", "ITL p99"),
+    *("tok/round", "accepted", "identical"),
+)
+
+
 def table_of(rows: Sequence[Row], title: str = "") -> Table:
     """The rows as a table, the drafters of a category under each other."""
-    table = Table(title=title or None)
-    for name in ("conc.", "category", "drafter"):
-        table.add_column(name, justify="right" if name == "conc." else "left")
-    for name in (
-        "requests",
-        "tokens",
-        "tok/s",
-        "x off",
-        "TTFT ms",
-        "ITL p50",
-        "ITL p99",
-        "tok/round",
-        "accepted",
-        "identical",
-    ):
-        table.add_column(name, justify="right")
+    table = Table(title=title or None, box=SIMPLE_HEAD, padding=(0, 1))
+    for name in COLUMNS:
+        justify: Literal["left", "right"] = "left" if name in ("category", "drafter") else "right"
+        table.add_column(name, justify=justify, no_wrap=True)
     before: tuple[int, str] | None = None
     for row in rows:
         place = (row.concurrency, row.category)
@@ -64,7 +59,6 @@ def _cells(row: Row, ratio: float | None) -> list[str]:
         str(row.concurrency),
         row.category,
         row.drafter,
-        str(row.requests),
         str(row.tokens),
         f"{row.tokens_per_second:.1f}",
         _number(ratio, 2),

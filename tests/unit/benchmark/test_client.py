@@ -66,7 +66,7 @@ ANSWER = (
     event(
         choices=[],
         usage={"prompt_tokens": 4, "completion_tokens": 3},
-        speculation={"rounds": 2, "draft_tokens": 4, "accepted_tokens": 1, "missed": 0},
+        speculation_stats={"rounds": 2, "draft_tokens": 4, "accepted_tokens": 1, "missed": 0},
     ),
     b"data: [DONE]\n\n",
 )
