@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import statistics
 import time
 from collections import defaultdict, deque
@@ -39,9 +40,10 @@ class Demo:
     """How much the demo does."""
 
     max_tokens: int
-    repeats: int
+    repeats: int  # at most
     temperature: float
     seed: int
+    budget_s: float = 35.0  # for measuring; one repeat is always done
 
     def request(self, prompt: DemoPrompt, drafter: str) -> GenerationRequest:
         """Ask `prompt` with one drafter, or with speculation off."""
@@ -110,7 +112,8 @@ async def _on_a_stack(config: OutriderConfig, show: Callable[[str], Coroutine[An
                 stack.result()
             return await showing
         except Exception:
-            err.print(Text("\n".join(said), "dim"))
+            if not stack.done():  # its own error says it already
+                err.print(Text("\n".join(said), "dim"), soft_wrap=True)
             raise
         finally:
             if showing is not None:
@@ -133,18 +136,18 @@ async def _answers(
 
 async def _figures(client: GatewayClient, demo: Demo, drafters: Sequence[str]) -> bool:
     """Measure every prompt with every drafter and print the table; True if no output differed."""
-    results: dict[str, Runs] = {}
+    results: dict[str, Runs] = {prompt.title: defaultdict(list) for prompt in PROMPTS}
+    start = time.perf_counter()
     with out.status("Measuring with speculation on and off, in turns...") as status:
-        for prompt in PROMPTS:
-            runs: Runs = defaultdict(list)
-            for repeat in range(demo.repeats):
-                order = [OFF, *drafters] if repeat % 2 == 0 else [*reversed(drafters), OFF]
-                for drafter in order:
-                    status.update(
-                        f"Measuring: {prompt.title.lower()}, {drafter}, {repeat + 1}/{demo.repeats}"
-                    )
-                    runs[drafter].append(await client.generate(demo.request(prompt, drafter), _ignore))
-            results[prompt.title] = runs
+        for repeat in range(demo.repeats):
+            # Would one more, as long as those before, still fit?
+            if (time.perf_counter() - start) * (repeat + 1) > demo.budget_s * max(repeat, 1):
+                break
+            order = [OFF, *drafters] if repeat % 2 == 0 else [*reversed(drafters), OFF]
+            for prompt, drafter in itertools.product(PROMPTS, order):
+                status.update(f"Measuring in turns, {repeat + 1}: {prompt.title}, {drafter}")
+                done = await client.generate(demo.request(prompt, drafter), _ignore)
+                results[prompt.title][drafter].append(done)
     out.print(_table(results, drafters, demo))
     return all(same_output(runs, drafter) for runs in results.values() for drafter in runs)
 
@@ -155,9 +158,10 @@ def same_output(runs: Runs, drafter: str) -> bool:
 
 
 def _table(results: dict[str, Runs], drafters: Sequence[str], demo: Demo) -> Table:
+    repeats = min(len(runs[OFF]) for runs in results.values())
     table = Table(
         title="Speculation on and off",
-        caption=f"median of {demo.repeats} runs in turns, at most {demo.max_tokens} tokens, temperature "
+        caption=f"median of {repeats} runs in turns, at most {demo.max_tokens} tokens, temperature "
         f"{demo.temperature:g}; speed while decoding",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),

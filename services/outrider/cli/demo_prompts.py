@@ -24,22 +24,23 @@ afternoon and reached London at eight the next morning, sixteen hours later. Wit
 ran to eight cities, and letters paid for all of it."""
 
 _CODE = """\
-def total_price(items, tax_rate):
-    total = 0
-    for item in items:
-        price = item["price"]
-        quantity = item["quantity"]
-        total = total + price * quantity
-    total_with_tax = total + total * tax_rate
-    return total_with_tax"""
+class Counter:
+    def __init__(self):
+        self.count = 0
+
+    def increment(self):
+        self.count = self.count + 1
+
+    def reset(self):
+        self.count = 0"""
 
 PROMPTS = (
     DemoPrompt("question", "Why is the sky blue, and why is it red in the evening?", "draft_model"),
     DemoPrompt("summary", f"Summarize the following paragraph:\n\n{_PARAGRAPH}", "prompt_lookup"),
     DemoPrompt(
         "code edit",
-        f"Rename the variable total_with_tax to result in this function and repeat the whole "
-        f"function:\n\n```python\n{_CODE}\n```",
+        "Add a method `decrement` to this Python class. Answer with the code only.\n\n"
+        f"```python\n{_CODE}\n```",
         "prompt_lookup",
     ),
 )

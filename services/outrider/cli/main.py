@@ -149,7 +149,9 @@ def demo(
     config: ConfigOption = None,
     overrides: SetOption = None,
     max_tokens: Annotated[int, typer.Option(min=2, help="tokens of each answer")] = 64,
-    repeats: Annotated[int, typer.Option(min=1, help="how often each is measured, interleaved")] = 2,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="how often each is measured, in turns, if time allows")
+    ] = 5,
     temperature: Annotated[float, typer.Option(min=0.0)] = 0.0,
     seed: Annotated[int, typer.Option(min=0)] = 1,
 ) -> None:
