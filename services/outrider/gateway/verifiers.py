@@ -103,13 +103,16 @@ class VerifierPool:
 
     async def _await_answer(self, link: VerifierLink) -> VerifierInfo:
         backoff = FIRST_BACKOFF_S
+        said = ""
         while True:
             try:
                 info = await link.ask()
             except ModelMismatchError:
                 raise
             except OutriderError as error:
-                _LOG.info("verifier %s does not answer yet: %s", link.address, error)
+                if str(error) != said:  # a verifier that loads for minutes is no news every two seconds
+                    said = str(error)
+                    _LOG.info("verifier %s does not answer yet: %s", link.address, error)
                 await asyncio.sleep(backoff)
                 backoff = min(2 * backoff, LAST_BACKOFF_S)
             else:
