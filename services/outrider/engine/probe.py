@@ -15,35 +15,30 @@ import torch
 
 from outrider.core.trees import TokenTree
 from outrider.engine.api import EngineApi, SequenceHandle, StepItem
-from outrider.engine.sequence import KV_MULTIPLE
 
-_LONG_PROMPT = KV_MULTIPLE - 3  # so that the tail crosses a KV length
-_SHORT_PROMPT = 20  # where the pool or the context is small
+_PROMPT = 44
 _TAIL = 6
 _OTHERS = (40, 3, 1)  # lengths of co-scheduled prefills
 
 Stored = Callable[[SequenceHandle], torch.Tensor]
 
 
-def is_batch_invariant(engine: EngineApi, stored: Stored, pool_tokens: int) -> bool:
+def is_batch_invariant(engine: EngineApi, stored: Stored) -> bool:
     """True if every way to run the probe's tokens gave the same bits.
 
     Args:
         engine: with an empty pool whose prefix cache is off.
         stored: the KV of a sequence's committed tokens, all layers, as one tensor.
-        pool_tokens: tokens that fit the pool.
     """
     generator = random.Random(0)
     vocab = engine.info.vocab_size
-    room = min(pool_tokens - 2 * KV_MULTIPLE, engine.info.context_length - 2 * _TAIL)
-    prompt = _LONG_PROMPT if room > _LONG_PROMPT else _SHORT_PROMPT
-    tokens = [generator.randrange(vocab) for _ in range(prompt + _TAIL)]
+    tokens = [generator.randrange(vocab) for _ in range(_PROMPT + _TAIL)]
     others = [[generator.randrange(vocab) for _ in range(length)] for length in _OTHERS]
-    probe = _Probe(engine, stored, tokens, prompt)
-    logits, kept = probe.run([prompt] + [1] * _TAIL, [])
+    probe = _Probe(engine, stored, tokens)
+    logits, kept = probe.run([_PROMPT] + [1] * _TAIL, [])
     runs = (
-        probe.run([7, prompt - 7, 1, _TAIL - 1], []),
-        probe.run([3, prompt - 3, 2, _TAIL - 2], others),
+        probe.run([7, _PROMPT - 7, 1, _TAIL - 1], []),
+        probe.run([3, _PROMPT - 3, 2, _TAIL - 2], others),
         probe.run_tree(others),
     )
     return all(torch.equal(logits, other[0]) and torch.equal(kept, other[1]) for other in runs)
@@ -54,7 +49,6 @@ class _Probe:
     engine: EngineApi
     stored: Stored
     tokens: list[int]
-    prompt: int
 
     def run(self, chunks: list[int], others: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits of the tail and all KV, with the tokens run in these chunks, each next to `others`."""
@@ -64,7 +58,7 @@ class _Probe:
         for count in chunks:
             tree = TokenTree.chain(self.tokens[start : start + count])
             output = self._step(sequence, tree, others)
-            if start >= self.prompt:
+            if start >= _PROMPT:
                 logits.append(output)
             self.engine.commit(sequence, range(count))
             start += count
@@ -73,12 +67,12 @@ class _Probe:
     def run_tree(self, others: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
         """The tail as a path of a tree where each node has a wrong sibling before it."""
         sequence = self.engine.open(self.tokens)
-        self._step(sequence, TokenTree.chain(self.tokens[: self.prompt]), [])
-        self.engine.commit(sequence, range(self.prompt))
+        self._step(sequence, TokenTree.chain(self.tokens[:_PROMPT]), [])
+        self.engine.commit(sequence, range(_PROMPT))
         ids: list[int] = []
         parents: list[int] = []
         path: list[int] = []
-        for token in self.tokens[self.prompt :]:
+        for token in self.tokens[_PROMPT:]:
             parent = path[-1] if path else -1
             ids += [(token + 1) % self.engine.info.vocab_size, token]
             parents += [parent, parent]
@@ -94,7 +88,7 @@ class _Probe:
             self.engine.reserve(companion, len(other))
             items.append(StepItem(companion, TokenTree.chain(other), logits="last"))
         self.engine.reserve(sequence, len(tree))
-        wanted: Literal["all", "none"] = "none" if sequence.kv_len + len(tree) <= self.prompt else "all"
+        wanted: Literal["all", "none"] = "none" if sequence.kv_len + len(tree) <= _PROMPT else "all"
         items.append(StepItem(sequence, tree, logits=wanted))
         output = self.engine.step(items)
         for companion in companions:
