@@ -3,14 +3,14 @@
 A function of these three numbers alone, in integer arithmetic, so drafter and verifier, CPU and GPU, any
 batch and any subset of ids see the same bits. docs/noise.md is the specification, with test vectors.
 
-Ids come in groups of 128. The least value of a group, and the id that has it, are drawn first; the others
+Ids come in groups of 256. The least value of a group, and the id that has it, are drawn first; the others
 lie above it by an Exp(1) of their own (an exponential has no memory):
 
     E(x) = M(group)            if x is its group's least
-    E(x) = M(group) + A(x)     otherwise,         M ~ Exp(128), A ~ Exp(1).
+    E(x) = M(group) + A(x)     otherwise,         M ~ Exp(256), A ~ Exp(1).
 
-That is exactly 128 independent Exp(1). Its use: M bounds all ids of a group from below, so that a pick over
-a vocabulary of 49,152 needs 384 draws and the few ids that can still win, not 49,152 draws.
+That is exactly 256 independent Exp(1). Its use: M bounds all ids of a group from below, so that a pick over
+a vocabulary of 49,152 needs 192 draws and the few ids that can still win, not 49,152 draws.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 from outrider.core.exponential import negative_log, to_float, uniforms
 from outrider.core.philox import MASK32, philox4x32
 
-GROUP_BITS = 7
+GROUP_BITS = 8
 GROUP_SIZE = 1 << GROUP_BITS
 
 # Word 1 of the counter: what the draw is for. Other rules take other numbers, and so share no bits.

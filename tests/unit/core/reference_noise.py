@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal, localcontext
 
 MASK = 0xFFFFFFFF
-GROUP = 128
+GROUP = 256
 
 
 def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:

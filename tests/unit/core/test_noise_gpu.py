@@ -27,8 +27,8 @@ def test_noise() -> None:
 
 def test_first_draws() -> None:
     ids = torch.arange(20) * 317
-    cpu = FirstDraws.of(streams(ROWS), 384, ids)
-    gpu = FirstDraws.of(streams(ROWS, torch.device("cuda")), 384, ids.cuda())
+    cpu = FirstDraws.of(streams(ROWS), 192, ids)
+    gpu = FirstDraws.of(streams(ROWS, torch.device("cuda")), 192, ids.cuda())
     assert torch.equal(cpu.least, gpu.least.cpu())
     assert torch.equal(cpu.least_ids, gpu.least_ids.cpu())
     assert torch.equal(cpu.best, gpu.best.cpu())

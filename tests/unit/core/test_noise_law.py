@@ -69,7 +69,7 @@ def test_least_of_a_group_is_uniform_over_it_and_exponential() -> None:
 
 
 def test_gap_to_the_second_least_is_exponential() -> None:
-    """Below the least, the other 127 are as if fresh: the gap is Exp(127)."""
+    """Below the least, the other 255 are as if fresh: the gap is Exp(255)."""
     values = table().view(POSITIONS, 4, GROUP_SIZE)
     two = values.topk(2, dim=2, largest=False).values
     gaps = (two[..., 1] - two[..., 0]).reshape(-1).numpy() * (GROUP_SIZE - 1)
