@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import signal
 import statistics
 import time
 from collections import defaultdict, deque
@@ -79,7 +80,10 @@ def run_demo(config: OutriderConfig, demo: Demo) -> bool:
             await _answers(client, demo, list(config.drafters), tokenizer)
             return await _figures(client, demo, list(config.drafters))
 
-    same = asyncio.run(_on_a_stack(config, show))
+    try:
+        same = asyncio.run(_on_a_stack(config, show))
+    except asyncio.CancelledError:
+        raise SystemExit(128 + signal.SIGTERM) from None
     out.print(f"[dim]{time.perf_counter() - start:.0f} s in all[/]")
     return same
 
@@ -87,7 +91,11 @@ def run_demo(config: OutriderConfig, demo: Demo) -> bool:
 async def _on_a_stack(config: OutriderConfig, show: Callable[[str], Coroutine[Any, Any, bool]]) -> bool:
     """Run `show` with the gRPC address of a stack that lives as long."""
     said: deque[str] = deque(maxlen=200)
-    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[str] = loop.create_future()
+    this = asyncio.current_task()
+    assert this is not None
+    loop.add_signal_handler(signal.SIGTERM, this.cancel)  # Ctrl-C does the same by itself
 
     def on_ready(services: dict[str, Running]) -> None:
         names = ", ".join(f"{name} (pid {running.pid})" for name, running in services.items())
