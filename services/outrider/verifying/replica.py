@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,6 +29,8 @@ from outrider.verifying.patience import Patience
 from outrider.verifying.service import VerifierServicer
 from outrider.verifying.streams import StreamTable
 from outrider.wire.messages import VerifierInfo
+
+_log = logging.getLogger(__name__)
 
 OFFERED_FEATURES: frozenset[str] = frozenset()
 """Features that drafters may ask for. None yet: token ids are all that travels."""
@@ -93,6 +96,8 @@ class Replica:
                 state=self._metrics.link_state,
             )
         tasks = [asyncio.create_task(link.run()) for link in self.links.values()]
+        for task in tasks:
+            task.add_done_callback(_tell_defect)
         try:
             yield
         finally:
@@ -132,6 +137,12 @@ class Replica:
             error = InternalError("the engine stopped")
         self.servicer.drain()
         self.streams.fail_all(error)
+
+
+def _tell_defect(task: asyncio.Task[None]) -> None:
+    """A link that ends by itself costs speed only, but nobody else would notice."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("a drafter link ended by a defect", exc_info=error)
 
 
 def _desk(own: VerifierConfig, drafters: tuple[str, ...], target: ModelInfo, meter: Meter) -> DraftDesk:

@@ -24,7 +24,7 @@ from outrider.wire import channels, services
 
 _log = logging.getLogger(__name__)
 
-DRAIN_S = 10.0
+DRAIN_S = 7.0
 """How long sessions that run may take once the verifier is told to stop."""
 CLOSE_S = 1.0
 """How long streams may then take to close, and the last commits to be stored."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -73,7 +73,7 @@ class VerifierServicer(VerifierService):
         self._streams = streams
         self._post = post
         self._tracing = tracing
-        self._claiming: set[str] = set()
+        self._arrivals: set[str] = set()
         self._draining = False
 
     def drain(self) -> None:
@@ -133,17 +133,25 @@ class VerifierServicer(VerifierService):
         wanted = convert.session_request_from_proto(request, draw_seed=lambda: secrets.randbits(64))
         span.set_attribute(names.ATTR_SESSION, wanted.session_id)
         record = self._admission.record(wanted)
-        self._check_room()
-        attachment = self._streams.add(record)
-        stored = False
-        try:
+        with self._arriving(record.session_id):
             await self._create(record)
-            stored = True
+        return self._run(record, 0, context, span)
+
+    @contextmanager
+    def _arriving(self, session_id: str) -> Iterator[None]:
+        """Hold a place and the id while the store is asked."""
+        if self._draining:
+            raise UnavailableError("the verifier is stopping")
+        if session_id in self._streams or session_id in self._arrivals:
+            raise SessionExistsError(f"session {session_id} runs here already")
+        most = self._config.max_sessions + self._config.max_queue
+        if len(self._streams) + len(self._arrivals) >= most:
+            raise OverloadedError(f"{most} sessions run or wait here already")
+        self._arrivals.add(session_id)
+        try:
+            yield
         finally:
-            if not stored:
-                self._streams.discard(record.session_id)
-        self._run(record, attachment, context, span)
-        return attachment
+            self._arrivals.discard(session_id)
 
     async def _create(self, record: SessionRecord) -> None:
         try:
@@ -160,35 +168,25 @@ class VerifierServicer(VerifierService):
             attachment = self._streams.attach(session_id, from_token)
             self._watch(attachment, context)
             return attachment.events()
-        self._check_room()
-        if session_id in self._claiming:
-            raise SessionExistsError(f"session {session_id} is being taken over by another call")
-        self._claiming.add(session_id)
-        try:
+        with self._arriving(session_id):
             record = await self._store.load(session_id)
             replay(record.tokens, from_token)  # refuse a wrong from_token before taking the session over
             if record.finish_reason is not None:
                 return _over(record, record.finish_reason, from_token)
             self._admission.check_fits(record)
             record = await self._store.claim(session_id)
-            attachment = self._streams.add(record, from_token=from_token)
-        finally:
-            self._claiming.discard(session_id)
-        self._run(record, attachment, context, span)
-        return attachment.events()
+        return self._run(record, from_token, context, span).events()
 
-    def _check_room(self) -> None:
+    def _run(self, record: SessionRecord, from_token: int, context: Context, span: trace.Span) -> Attachment:
+        """Stream and engine thread learn of the session at once: nothing can come in between."""
         if self._draining:
             raise UnavailableError("the verifier is stopping")
-        most = self._config.max_sessions + self._config.max_queue
-        if len(self._streams) >= most:
-            raise OverloadedError(f"{most} sessions run or wait here already")
-
-    def _run(self, record: SessionRecord, attachment: Attachment, context: Context, span: trace.Span) -> None:
+        attachment = self._streams.add(record, from_token=from_token)
         drafter, limit = self._admission.drafter(record.speculation)
         spans = RoundSpans(self._tracing.tracer, span) if self._tracing.enabled else None
         self._post(Admit(record, drafter, limit, spans))
         self._watch(attachment, context)
+        return attachment
 
     def _watch(self, attachment: Attachment, context: Context) -> None:
         """When the call is over and its client went away before the session ended, end the session.
@@ -203,7 +201,7 @@ class VerifierServicer(VerifierService):
         context.add_done_callback(left)  # type: ignore[arg-type] # the stubs have another argument
 
     @contextmanager
-    def _span(self, context: Context) -> Any:
+    def _span(self, context: Context) -> Iterator[trace.Span]:
         carrier = metadata.value(_metadata(context), metadata.TRACEPARENT) if self._tracing.enabled else ""
         span = self._tracing.tracer.start_span(names.SPAN_VERIFY_REQUEST, context_from(carrier))
         try:

@@ -105,10 +105,6 @@ class StreamTable:
         live = self._live.get(attachment.session_id)
         return live is not None and live.attachment is attachment
 
-    def discard(self, session_id: str) -> None:
-        """The session never came to run."""
-        self._remove(session_id)
-
     def snapshot(self, session_id: str) -> SessionRecord | None:
         """The record of a session that lives here, with all its tokens so far."""
         live = self._live.get(session_id)
