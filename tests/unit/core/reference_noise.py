@@ -35,6 +35,28 @@ def negative_log(n: int) -> Decimal:
         return -(Decimal(n) / 2**50).ln()
 
 
+def logarithm_table() -> list[int]:
+    """T[4096 .. 8191] and LN2 = T[8192], each ln(c / 4096) rounded to 57 fractional bits."""
+    with localcontext() as context:
+        context.prec = 40
+        return [int(((Decimal(c) / 4096).ln() * 2**57).to_integral_value()) for c in range(4096, 8193)]
+
+
+def fixed_negative_log(n: int, table: list[int]) -> int:
+    """The integer recipe of docs/noise.md."""
+    e = 50 - n.bit_length()
+    f = n << e
+    odd = 2 * (f >> 37) + 1
+    c = (2**26 + odd // 2) // odd
+    r = f * c - 2**62
+    upper = (r + 2**30) >> 31
+    lower = r - upper * 2**31
+    square = upper * upper + ((upper * lower) >> 30)
+    cubic = (((r >> 20) * 715827883) >> 31) - (square >> 22)
+    log1p = r - (square >> 1) + ((cubic * (square >> 5)) >> 37)
+    return e * table[-1] + table[c - 4096] - (log1p >> 5)
+
+
 def draws(seed: int, position: int, token_id: int) -> tuple[int, int, int]:
     """N of the id's group, the group's least id, and N of the id itself."""
     key = (seed & MASK, seed >> 32)

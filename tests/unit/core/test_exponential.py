@@ -40,6 +40,14 @@ def test_accuracy() -> None:
         assert error <= true * Decimal(2) ** -44 or numerator > LARGEST - 2**20, numerator
 
 
+def test_equals_the_recipe_in_plain_python() -> None:
+    numerators = interesting_numerators()
+    table = reference_noise.logarithm_table()
+    expected = [reference_noise.fixed_negative_log(numerator, table) for numerator in numerators]
+    assert negative_log(torch.tensor(numerators)).tolist() == expected
+    assert table[-1] == exponential._LN2 == 99893036290645747
+
+
 def test_the_ends_are_exact_to_the_last_unit() -> None:
     smallest, largest = negative_log(torch.tensor([LARGEST, 1])).tolist()
     assert smallest == 2 ** (FRACTION_BITS - UNIFORM_BITS)  # u = 1 - 2**-50

@@ -33,6 +33,15 @@ def test_published_vectors(vector: dict[str, str | int]) -> None:
     assert fixed == [vector["group_fixed"], vector["token_fixed"]]
 
 
+def test_the_documented_table_is_these_vectors() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "noise.md").read_text(encoding="utf-8")
+    names = ("seed", "position", "token_id", "group_numerator", "least_id", "token_numerator")
+    for vector in VECTORS:
+        cells = [str(vector[name]) for name in names]
+        line = " | ".join([*cells, f"`{vector['exponential_bits']}`", str(vector["exponential"])])
+        assert f"| {line} |" in text
+
+
 def test_equals_the_specification_in_plain_python() -> None:
     draw = random.Random(4)
     cases = [
