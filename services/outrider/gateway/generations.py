@@ -69,11 +69,11 @@ class Generations:
         try:
             session = await self._admit(request, model, clamp=caller.clamp_max_tokens)
             generation = await self._start(session, request.stop.stop, caller, model, observation)
-            self._running[session.session_id] = generation
+            self._running[generation.started.generation_id] = generation
             try:
                 yield generation
             finally:
-                del self._running[session.session_id]
+                del self._running[generation.started.generation_id]
                 generation.abandon()
         except OutriderError as error:
             observation.failed(error)
@@ -99,10 +99,10 @@ class Generations:
     ) -> Generation:
         stream, seed = await self._verifiers.open(
             session,
-            timeout_s=min(self._timeout_s, caller.timeout_s or self._timeout_s),
+            timeout_s=self._timeout_s if caller.timeout_s is None else min(self._timeout_s, caller.timeout_s),
             metadata=metadata.pairs(traceparent=observation.traceparent, x_request_id=caller.request_id),
         )
-        started = GenerationStarted(session.session_id, model.model_name, seed)
+        started = GenerationStarted(stream.session_id, model.model_name, seed)
         observation.admitted(started, len(session.prompt))
         delivery = Delivery(self._tokenizer.detokenizer(), stops)
         return Generation(started, session.prompt, delivery, stream, observation)

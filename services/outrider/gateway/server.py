@@ -127,7 +127,7 @@ class _GrpcServer:
 
     @classmethod
     async def create(cls, config: OutriderConfig, service: GenerationServicer) -> _GrpcServer:
-        server = channels.make_server()
+        server = channels.make_server(channels.Limits(max_message_bytes=config.gateway.max_body_bytes))
         add_generation(server, service)
         health = await channels.add_health(server, [GENERATION])
         if config.gateway.reflection:

@@ -14,7 +14,7 @@ from outrider.gateway.chat_template import ChatTemplate, load_chat_template
 from outrider.gateway.detokenizer import Detokenizer, DetokenizerFactory
 from outrider.wire.messages import ChatTurn
 
-_INLINE_CHARACTERS = 4096
+_INLINE_CHARACTERS = 1024
 """Longer texts are encoded in a thread: they would hold up every other stream."""
 
 

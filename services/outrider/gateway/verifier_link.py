@@ -30,7 +30,7 @@ class SessionStream:
         self, link: VerifierLink, request: SessionRequest, timeout_s: float, metadata: Metadata
     ) -> None:
         self._link = link
-        self._session_id = request.session_id
+        self.session_id = request.session_id
         self._call = link.client.Generate(
             convert.session_request_to_proto(request), timeout=timeout_s, metadata=tuple(metadata)
         )
@@ -59,7 +59,7 @@ class SessionStream:
             request = convert.cancel_to_proto(cancel)
             answer = await self._link.client.Cancel(request, timeout=CANCEL_TIMEOUT_S)
         except aio.AioRpcError as error:
-            _LOG.warning("session %s: cancel failed: %s", self._session_id, error.code().name)
+            _LOG.warning("session %s: cancel failed: %s", self.session_id, error.code().name)
             return False
         return answer.found
 

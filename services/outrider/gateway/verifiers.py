@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from outrider.core.errors import (
     InternalError,
@@ -60,7 +62,8 @@ class VerifierPool:
     ) -> tuple[SessionStream, int]:
         """Start a session where the fewest run; the next verifier is tried if one is away or full.
 
-        Returns the stream behind its first event, and the seed in force.
+        Returns the stream behind its first event, and the seed in force. The stream has another session
+        id if a verifier failed that may have claimed the first one in the store.
 
         Raises:
             OutriderError: why the last verifier that was tried did not take it.
@@ -72,13 +75,12 @@ class VerifierPool:
                 started = await stream.next()
                 if not isinstance(started, SessionStarted):
                     raise InternalError(f"verifier {link.address} did not say that the session started")
-            except UnavailableError as error:
+            except (UnavailableError, OverloadedError) as error:
                 failure = error
                 stream.close()
-                link.lost()
-            except OverloadedError as error:
-                failure = error
-                stream.close()
+                request = replace(request, session_id=str(uuid.uuid4()))
+                if isinstance(error, UnavailableError):
+                    link.lost()
             except BaseException:
                 stream.close()
                 raise

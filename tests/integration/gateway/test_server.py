@@ -162,3 +162,19 @@ async def test_a_stream_that_does_not_finish_is_broken_off(model_folder, make_ve
     for session in verifier.sessions.values():
         await session.ended.wait()
     assert len(verifier.sessions) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_that_takes_too_long_ends(model_folder, make_verifier, stream):
+    verifier = make_verifier()
+    verifier.pace = lambda session, index: asyncio.Event().wait()
+    async with (
+        running(verifier) as address,
+        gateway_over(config_for(model_folder, address, request_timeout_s=0.2)) as (addresses, _, _),
+        httpx.AsyncClient(base_url=addresses["http"]) as client,
+    ):
+        response = await client.post("/v1/completions", json=COMPLETION | {"stream": stream})
+        assert response.status_code == (200 if stream else 504)
+        assert '"type":"timeout_error"' in response.text
+        for session in verifier.sessions.values():
+            await session.ended.wait()

@@ -26,7 +26,11 @@ from outrider.gateway.playing import PlayEvent, play
 from outrider.wire.messages import GenerationDelta, GenerationFinished
 
 _DONE = b"data: [DONE]\n\n"
-_STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # a proxy must not collect events
+]
 
 
 @dataclass(frozen=True, slots=True)
