@@ -195,6 +195,10 @@ class Engine:
         if isinstance(sequence, Sequence):
             sequence.close()
 
+    def clear_prefix_cache(self) -> None:
+        """Forget cached prefixes that no sequence holds, and share none of the others any more."""
+        self._pool.clear_cache()
+
     def _forward(self, parts: list[PackedPart], wanted: list[int], *, hidden: bool) -> RunnerOutput:
         plan = make_plan(parts, least_rows=self._least_rows, least_queries=self._least_queries)
         padding = (bucket(len(wanted)) - len(wanted)) if wanted else 0

@@ -1,0 +1,132 @@
+"""A token's logits are the same bits whatever it runs with: batch, chunks, trees, prefix reuse, rollback."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from outrider.config.schema import EngineConfig
+from outrider.core.trees import TokenTree
+from outrider.engine.api import SequenceHandle, StepItem
+from outrider.engine.engine import Engine
+from tests.tiny_models import make_tiny
+from tests.unit.engine.stepping import logits_of
+
+LENGTH = 272  # past one KV length of 256
+MODELS = [
+    ("llama", True),
+    ("qwen3", True),
+    ("mistral", True),
+    ("llama", False),
+    ("gpt2", False),
+    ("gemma2", False),
+]
+DTYPES = ("bfloat16", "float32")
+
+
+class Case:
+    """An engine and, for some token sequences, the logits of plain decoding."""
+
+    def __init__(self, kind: str, lean: bool, dtype: str) -> None:
+        folder = make_tiny(kind, Path(mkdtemp(prefix="tiny")) / kind)
+        # 1 thread: the machine that runs the tests may be busy; kernels are chosen by shape and thread count.
+        config = EngineConfig(dtype=dtype, pool_tokens=8192, threads=1)
+        self.engine = Engine.load(folder, config, lean=lean)
+        generator = random.Random(3)
+        self.tokens = [[generator.randrange(512) for _ in range(LENGTH)] for _ in range(2)]
+        self.tokens[1][:100] = self.tokens[0][:100]  # a prefix to share
+        self.want = [logits_of(self.engine, tokens) for tokens in self.tokens[:1]]
+        self.engine.clear_prefix_cache()
+        self.want.append(logits_of(self.engine, self.tokens[1]))
+        self.engine.clear_prefix_cache()
+
+
+@cache
+def case(kind: str, lean: bool, dtype: str) -> Case:
+    return Case(kind, lean, dtype)
+
+
+def random_tree(generator: random.Random, truth: list[int]) -> tuple[TokenTree, list[int]]:
+    """A tree that starts with the true next token, and the path in it that follows the truth."""
+    ids, parents, path = [truth[0]], [-1], [0]
+    for _ in range(generator.randrange(8)):
+        parent = generator.randrange(len(ids))
+        right = parent == path[-1] and len(path) < len(truth) and generator.random() < 0.7
+        token = truth[len(path)] if right else generator.randrange(512)
+        known = (parent, token) in set(zip(parents, ids, strict=True))
+        by_chance = not right and parent in path and token in truth
+        if known or by_chance:
+            continue
+        if right:
+            path.append(len(ids))
+        ids.append(token)
+        parents.append(parent)
+    return TokenTree(tuple(ids), tuple(parents)), path
+
+
+def play(case: Case, generator: random.Random) -> None:
+    """Run some sequences to their end in random company and compare every committed row."""
+    engine = case.engine
+    live: list[tuple[int, SequenceHandle]] = [
+        (which, engine.open(case.tokens[which]))
+        for which in (generator.randrange(2) for _ in range(generator.choice((1, 2, 3, 5))))
+    ]
+    while any(sequence.kv_len < LENGTH for _, sequence in live):
+        items, checks = [], []
+        for which, sequence in live:
+            if sequence.kv_len > 30 and generator.random() < 0.1:
+                engine.rollback(sequence, sequence.kv_len - generator.randrange(25))
+            start = sequence.kv_len
+            left = case.tokens[which][start:]
+            if not left or generator.random() < 0.1:
+                continue
+            tree, path = random_tree(generator, left)
+            if generator.random() < 0.6:
+                count = min(len(left), generator.choice((1, 3, 20, 70, 150)))
+                tree, path = TokenTree.chain(left[:count]), list(range(count))
+            assert engine.reserve(sequence, len(tree))
+            items.append(StepItem(sequence, tree))
+            checks.append((which, start, path))
+        output = engine.step(items) if items else None
+        for item, (which, start, path), rows in zip(
+            items, checks, output.rows if output else [], strict=True
+        ):
+            assert output is not None
+            want = case.want[which][start : start + len(path)]
+            assert torch.equal(output.logits[rows][path], want), f"rows {start}+{path} of {len(items)} items"
+            engine.commit(item.sequence, path)
+    for _, sequence in live:
+        engine.release(sequence)
+    assert engine.pool.used == 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("kind", "lean"), MODELS)
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**32), clear=st.booleans())
+def test_same_bits_in_any_company(kind: str, lean: bool, dtype: str, seed: int, clear: bool) -> None:
+    tried = case(kind, lean, dtype)
+    assert tried.engine.batch_invariance == "exact"
+    if clear:
+        tried.engine.clear_prefix_cache()
+    play(tried, random.Random(seed))
+
+
+@pytest.mark.parametrize("micro_batch", [8, 1])
+def test_the_slow_way_is_exact_too_and_close_to_the_fast_one(micro_batch: int) -> None:
+    fast = case("llama", True, "float32")
+    slow = Case("llama", True, "float32")
+    slow.engine._micro_batch = micro_batch
+    slow.engine.clear_prefix_cache()
+    slow.want = [logits_of(slow.engine, tokens, chunk=64) for tokens in slow.tokens[:1]]
+    assert (slow.want[0] - fast.want[0]).abs().max() < 1e-4
+    slow.engine.clear_prefix_cache()
+    slow.want.append(logits_of(slow.engine, slow.tokens[1], chunk=64))
+    play(slow, random.Random(5))
