@@ -69,12 +69,10 @@ class DrafterService(services.DrafterService):
         # The generator may be left between two of its steps, so its `finally` alone would not do.
         context.add_done_callback(lambda _: self._disconnect(stream))  # type: ignore[arg-type] # stubs
         reader = asyncio.create_task(self._read(stream, request_iterator))
-        reader.add_done_callback(lambda _: stream.end())
+        reader.add_done_callback(lambda task: self._read_all(stream, task))
         try:
             while events := await stream.take():
                 yield pb.DraftResponse(events=events)
-            if reader.done():
-                await reader
         finally:
             reader.cancel()
             self._disconnect(stream)
@@ -132,6 +130,12 @@ class DrafterService(services.DrafterService):
     def _disconnect(self, stream: DraftStream) -> None:
         if self._streams.pop(stream.id, None) is not None:
             self._put(StreamEnd(stream.id))
+
+    def _read_all(self, stream: DraftStream, reader: asyncio.Task[None]) -> None:
+        """No more commands will come, for whatever reason: end the stream."""
+        stream.end()
+        if not reader.cancelled() and (error := reader.exception()) is not None:
+            log.warning("stream %d cannot be read any more: %s", stream.id, error)
 
     async def _read(self, stream: DraftStream, requests: AsyncIterable[pb.DraftRequest]) -> None:
         async for request in requests:

@@ -130,3 +130,12 @@ def test_answers_name_the_command_they_answer() -> None:
     (answer,) = bench.scheduler.take().answers
     assert answer.stream == 7
     assert answer.event == Stale("bad", 3, StaleReason.INVALID, "why")
+
+
+def test_a_session_goes_on_after_its_patience_ran_out() -> None:
+    bench = Bench()
+    command = open_("a", (1, 2, 1), patience_us=5)
+    bench.scheduler.apply(1, command, time.perf_counter_ns() - 1_000_000)
+    assert bench.run() == []
+    bench.put(advance("a", 3, (2,)))
+    assert bench.run() == [("a", (1, 2))]
