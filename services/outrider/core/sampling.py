@@ -18,7 +18,7 @@ from outrider.core.logit_rows import LogitRows
 from outrider.core.noise import FirstDraws, streams
 from outrider.core.race import contenders, pruned, winners
 from outrider.core.sessions import SamplingParams
-from outrider.core.truncation import truncate, truncates
+from outrider.core.truncation import only_top_p, surely_kept, truncate, truncates
 from outrider.core.weights import exponents, tree_sum, weights
 
 Rows = Sequence[tuple[SamplingParams, int]]
@@ -92,9 +92,11 @@ def target_probs(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torc
 def _kinds(rows: Rows) -> list[tuple[Callable[[LogitRows, Rows], torch.Tensor], list[int]]]:
     """How to draw which rows; greedy ones need nothing more."""
     random = [index for index, (own, _) in enumerate(rows) if own.temperature > 0.0]
-    cut = [index for index in random if truncates(rows[index][0])]
     whole = [index for index in random if not truncates(rows[index][0])]
-    return [(draw, which) for draw, which in ((_draw_whole, whole), (_draw_cut, cut)) if which]
+    nucleus = [index for index in random if only_top_p(rows[index][0])]
+    cut = sorted(set(random) - set(whole) - set(nucleus))
+    kinds = ((_draw_whole, whole), (_draw_nucleus, nucleus), (_draw_cut, cut))
+    return [(draw, which) for draw, which in kinds if which]
 
 
 def _draw_whole(logit_rows: LogitRows, rows: Rows) -> torch.Tensor:
@@ -103,6 +105,20 @@ def _draw_whole(logit_rows: LogitRows, rows: Rows) -> torch.Tensor:
     draws = _first_draws(logit_rows, rows)
     temperatures = torch.tensor([own.temperature for own, _ in rows], dtype=torch.float64, device=device)
     return winners(contenders(logit_rows, draws, temperatures), draws)
+
+
+def _draw_nucleus(logit_rows: LogitRows, rows: Rows) -> torch.Tensor:
+    """Rows with top-p alone.
+
+    What wins against all tokens wins against those of the nucleus, if it is one of them: mostly it is.
+    """
+    picks = _draw_whole(logit_rows, rows)
+    kept = surely_kept(logit_rows, [own for own, _ in rows], picks)
+    doubtful = [index for index, is_kept in enumerate(kept) if not is_kept]
+    if doubtful:
+        index = torch.tensor(doubtful, device=picks.device)
+        picks[index] = _draw_cut(logit_rows.select(index), [rows[row] for row in doubtful])
+    return picks
 
 
 def _draw_cut(logit_rows: LogitRows, rows: Rows) -> torch.Tensor:
