@@ -28,27 +28,24 @@ def tokenizer_fingerprint(folder: Path) -> str:
         raise ConfigError(f"{path} does not exist: a model folder needs its tokenizer.json") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    digest = hashlib.sha256()
     try:
-        for line in _canonical_lines(content):
-            digest.update(line.encode("utf-8", "surrogatepass"))
-            digest.update(b"\n")
+        canonical = json.dumps(_canonical(content), ensure_ascii=True, separators=(",", ":"))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ConfigError(f"{path} is not a tokenizer of the tokenizers library: {error!r}") from error
-    return digest.hexdigest()
+    return hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
-def _canonical_lines(content: dict[str, Any]) -> Iterator[str]:
-    """One JSON text a line, in an order that the file's layout does not influence."""
+def _canonical(content: dict[str, Any]) -> list[Any]:
+    """What counts, in an order that the file's layout does not influence."""
     model = content["model"]
-    yield json.dumps(["type", model.get("type", "BPE")])
-    for token, token_id in sorted(_vocabulary(model["vocab"]), key=lambda entry: (entry[1], entry[0])):
-        yield json.dumps(["token", token_id, token])
-    for merge in model.get("merges") or ():
-        left, right = merge.split(" ") if isinstance(merge, str) else merge
-        yield json.dumps(["merge", left, right])
-    for added in sorted(content.get("added_tokens") or (), key=lambda entry: int(entry["id"])):
-        yield json.dumps(["added", int(added["id"]), added["content"]])
+    merges = (merge.split(" ") if isinstance(merge, str) else merge for merge in model.get("merges") or ())
+    added = content.get("added_tokens") or ()
+    return [
+        model.get("type", "BPE"),
+        sorted((token_id, token) for token, token_id in _vocabulary(model["vocab"])),
+        [[left, right] for left, right in merges],
+        sorted((int(entry["id"]), str(entry["content"])) for entry in added),
+    ]
 
 
 def _vocabulary(vocab: dict[str, int] | list[list[Any]]) -> Iterator[tuple[str, int]]:
