@@ -29,6 +29,9 @@ _FIRST_BACKOFF_S = 0.1
 _MAX_BACKOFF_S = 5.0
 _MAX_PENDING = 256
 """Messages kept for a drafter that does not read; past this the link starts over."""
+_ANSWERS_PER_COMMAND = 2
+_MAX_OWED = 4096
+"""Most answers taken in beyond which a drafter only floods the engine thread's inbox."""
 
 
 class LinkStatus(enum.Enum):
@@ -84,6 +87,7 @@ class DrafterLink:
         self._generation = 0
         self._outgoing: asyncio.Queue[pb.DraftRequest] | None = None
         self._clogged = asyncio.Event()
+        self._owed = 0  # answers that the commands sent so far can bring
         self._status = LinkStatus.CONNECTING
         self._detail = ""
 
@@ -119,6 +123,7 @@ class DrafterLink:
             self._outgoing.put_nowait(request)
         except asyncio.QueueFull:
             self._clogged.set()
+        self._owed = min(self._owed + _ANSWERS_PER_COMMAND * len(commands), _MAX_OWED)
 
     async def _greet(self, client: DrafterClient) -> DrafterInfo:
         """Ask who is there.
@@ -142,6 +147,7 @@ class DrafterLink:
         """
         self._generation += 1
         self._clogged.clear()
+        self._owed = 0
         outgoing = self._outgoing = asyncio.Queue(_MAX_PENDING)
         call = client.Draft(_requests(outgoing))
         self._post(LinkUp(self._name, self._generation, info))
@@ -177,6 +183,10 @@ class DrafterLink:
             self._dropped(self._name, "malformed")
             return
         if isinstance(event, Proposal | Stale):
+            if not self._owed:
+                self._dropped(self._name, "flood")
+                return
+            self._owed -= 1
             self._post(Drafted(self._name, self._generation, event))
         elif isinstance(event, Draining):
             _log.info("drafter %s is about to stop", self._name)

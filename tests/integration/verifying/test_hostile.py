@@ -103,6 +103,11 @@ def closing_at_random(held: Held) -> Answers:
     yield held.propose(wrong(held))
 
 
+def flood(held: Held) -> Answers:
+    for _ in range(500):
+        yield held.propose(wrong(held))
+
+
 def everything_at_once(held: Held) -> Answers:
     for script in (of_another_epoch, of_another_length, garbage, oversized, duplicates):
         yield from script(held)
@@ -123,6 +128,7 @@ SCRIPTS = [
     silence,
     stale_at_random,
     closing_at_random,
+    flood,
     everything_at_once,
 ]
 
@@ -153,6 +159,7 @@ async def test_a_hostile_drafter_changes_nothing(
         (of_another_length, "base_len"),
         (oversized, "oversized"),
         (duplicates, "duplicate"),
+        (flood, "flood"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
