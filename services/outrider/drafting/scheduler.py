@@ -1,7 +1,8 @@
 """Decides what is drafted next. One thread calls it; it knows no gRPC.
 
-Sessions that owe a proposal come first, all in one batch. Only when nobody waits does run-ahead
-go on, a step at a time, so that it is dropped as soon as somebody does.
+Sessions that owe a proposal come first, all in one batch. Only when nobody waits does other work go
+on (run-ahead, keeping up, proposals that are late), a step at a time, so that it is dropped as soon
+as somebody does.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class DraftScheduler:
         self._run_ahead = run_ahead if method.runs_ahead else 0
         self._context = method.info.context_length
         self._table = SessionTable()
-        self._owing: dict[DraftSession, None] = {}  # in order of arrival
-        self._idle: dict[DraftSession, None] = {}  # sessions for which run-ahead or keeping up is left
+        self._owing: dict[DraftSession, None] = {}  # somebody waits for these, in order of arrival
+        self._idle: dict[DraftSession, None] = {}  # nobody waits for these, but there is something to do
         self._answers: list[Answer] = []
         self._batches: list[int] = []
         self._evicted = 0
@@ -107,7 +108,7 @@ class DraftScheduler:
 
     def step(self) -> None:
         """Answer what is ready, then do one step of work and answer what that made ready."""
-        self._give_up_expired()
+        self._put_off_late()
         self._answer_finished(list(self._owing))
         if self._owing:
             batch = list(self._owing)
@@ -118,6 +119,7 @@ class DraftScheduler:
         elif self._idle:
             batch = list(self._idle)
             starved = self._run(batch).starved
+            self._answer_finished(batch)
             for session in batch:
                 if session in self._idle and (session in starved or self._method.finished(session)):
                     del self._idle[session]
@@ -216,17 +218,20 @@ class DraftScheduler:
             self._answers.append(Answer(session.key.stream, proposal, request))
             self._go_on_alone(session, request)
 
-    def _give_up_expired(self) -> None:
+    def _put_off_late(self) -> None:
+        """Nobody waits for a late proposal, yet it is sent: verifiers learn from it how slow drafts are."""
         now_ns = time.perf_counter_ns()
         for session in list(self._owing):
             request = session.request
-            if request is not None and 0 < request.deadline_ns < now_ns:
-                self._go_on_alone(session, request)
+            late = request is not None and 0 < request.deadline_ns < now_ns
+            if late and not self._method.finished(session):
+                del self._owing[session]
+                self._idle[session] = None
 
     def _go_on_alone(self, session: DraftSession, request: DraftRequest) -> None:
         """Nobody waits for this session now: run ahead, as far as allowed."""
         session.request = None
-        del self._owing[session]
+        self._owing.pop(session, None)
         session.goal = self._within_context(session, request.length + self._run_ahead)
         if not self._method.finished(session):
             self._idle[session] = None
@@ -246,7 +251,7 @@ class DraftScheduler:
         self._stale(session.key, session.epoch, reason, detail)
 
     def _drop_oldest_idle(self) -> bool:
-        session = self._table.oldest_idle()
+        session = self._table.oldest(lambda session: session not in self._owing)
         if session is None:
             return False
         self._drop(session)

@@ -23,7 +23,7 @@ class DraftRequest:
     base_len: int  # committed tokens that it continues
     length: int  # draft tokens, at least 1
     arrived_ns: int  # time.perf_counter_ns of the command
-    deadline_ns: int  # after that nobody wants it; 0: no deadline
+    deadline_ns: int  # after that nobody waits for it; 0: no deadline
     traceparent: str = ""
     run_ahead_hit: bool = False
 

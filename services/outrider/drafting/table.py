@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from outrider.drafting.session import DraftSession, SessionKey
 
@@ -46,6 +46,6 @@ class SessionTable:
         """All sessions of one stream."""
         return [self._sessions[key] for key in self._streams.get(stream, ())]
 
-    def oldest_idle(self) -> DraftSession | None:
-        """The least recently used session that owes no proposal."""
-        return next((session for session in self if session.request is None), None)
+    def oldest(self, accept: Callable[[DraftSession], bool]) -> DraftSession | None:
+        """The least recently used session that `accept` likes."""
+        return next(filter(accept, self), None)
