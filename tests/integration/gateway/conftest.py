@@ -78,7 +78,7 @@ def config_for(model_folder, *verifiers: str, **gateway) -> OutriderConfig:
     return OutriderConfig(model=str(model_folder), gateway=settings)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_verifier(model_folder):
     """A scripted verifier of the folder's model."""
 

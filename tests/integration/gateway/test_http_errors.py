@@ -2,12 +2,43 @@
 
 import json
 
+import httpx
 import pytest
+import pytest_asyncio
 
 from outrider.core import errors
+from tests.integration.gateway.conftest import Stack, config_for, gateway_over
+from tests.integration.gateway.scripted_verifier import running
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 COMPLETION = {"model": "tiny", "prompt": "hello"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(model_folder, make_verifier):
+    """One stack for all tests here: requests that are refused leave nothing behind."""
+    verifier = make_verifier()
+    async with (
+        running(verifier) as address,
+        gateway_over(config_for(model_folder, address)) as (addresses, serving, stop),
+        httpx.AsyncClient(base_url=addresses["http"], timeout=30) as client,
+    ):
+        yield Stack(addresses["http"], addresses["grpc"], verifier, stop, serving), client
+
+
+@pytest.fixture
+def stack(shared):
+    stack, _ = shared
+    stack.verifier.sessions.clear()
+    yield stack
+    stack.verifier.refuse = stack.verifier.fail_after = None
+
+
+@pytest.fixture
+def client(shared, stack):
+    return shared[1]
 
 
 def check(response, status, *, param=None, code=None, kind="invalid_request_error", text=""):
