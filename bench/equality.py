@@ -8,7 +8,7 @@ answer is kept at once and a second call goes on where the first one stopped:
     python bench/equality.py --prompts FILE.jsonl --out ... --dtypes float32 --concurrency 8   # a part
     python bench/equality.py --prompts FILE.jsonl --out ... --report                           # only judge
 
-Ends with 1 if anything differs that counts. Against transformers, a first divergence whose top-1 to
+Ends with 1 if anything differs that counts, or is missing. Against transformers, a first divergence whose top-1 to
 top-2 margin is under 1e-4 does not count: there another order of summation may tip the scales.
 """
 
@@ -196,7 +196,7 @@ def show(verdicts: Sequence[dict[str, Any]]) -> int:
         )
         row = [verdict[name] for name in ("dtype", "mode", "drafter", "concurrency", "reference")]
         table.add_row(*map(str, [*row, verdict["prompts"], verdict["tokens"], verdict["identical"], places]))
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else 130).print(table)
     return failures
 
 
@@ -253,7 +253,11 @@ def main() -> int:
     verdicts = summary(options, prompts, answers)
     summary_path = options.out.with_suffix(".summary.json")
     summary_path.write_text(json.dumps({"verdicts": verdicts, "provenance": provenance()}, indent=1) + "\n")
-    return 1 if show(verdicts) else 0
+    failures = show(verdicts)
+    incomplete = sum(verdict["prompts"] < len(prompts) for verdict in verdicts)
+    if incomplete:
+        print(f"{incomplete} of {len(verdicts)} comparisons lack answers: run it again to go on")
+    return 1 if failures or incomplete else 0
 
 
 if __name__ == "__main__":

@@ -13,8 +13,9 @@ median over requests is reported. Parts that count as overhead:
 - commit     keeping KV, releasing it
 - other      planning, reserving room, handing results, commits and commands over
 
-The draft model's forwards are not in its metrics; the same engine is timed here for them, alone,
-while the stack is idle.
+The waiting begins when a proposal is asked for, so it also holds handing over and committing: these
+count twice, and the sum is an upper bound. The draft model's forwards are not in its metrics; the
+same engine is timed for them in a process of its own, while the stack is idle.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
         overhead = f"[bold]{row['overhead_ms']:.2f}[/]"
         cells = [row["drafter"], str(row["rounds"]), overhead, *parts, *(f"{time:.2f}" for time in times)]
         table.add_row(*cells)
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else 130).print(table)
 
 
 def arguments() -> argparse.Namespace:
@@ -169,7 +170,7 @@ def main() -> int:
         metrics = ready["services"]["verifier"]["metrics"]
         found = asyncio.run(measure(ready["http"], metrics, prompts, request, drafters))
         forwards_ms = {
-            name: config.verifier.draft_length * draft_forward_ms(config.drafters[name])
+            name: config.verifier.draft_length * draft_forward_ms(config, name)
             for name in drafters
             if config.drafters[name].method == "draft_model"
         }
