@@ -12,7 +12,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich import box
 from rich.panel import Panel
 from rich.rule import Rule
 from rich.table import Table
@@ -171,8 +170,9 @@ def _table(results: dict[str, Runs], drafters: Sequence[str], demo: Demo) -> Tab
         title="Speculation on and off",
         caption=f"median of {repeats} runs in turns, at most {demo.max_tokens} tokens, temperature "
         f"{demo.temperature:g}; speed while decoding",
-        box=box.SIMPLE_HEAD,
+        box=None,
         padding=(0, 1, 0, 0),
+        header_style="bold underline",
     )
     for name in ("prompt", "drafter"):
         table.add_column(name, no_wrap=True)
@@ -189,7 +189,7 @@ def _table(results: dict[str, Runs], drafters: Sequence[str], demo: Demo) -> Tab
     for title, runs in results.items():
         for drafter in drafters:
             table.add_row(title, drafter, *_cells(runs, drafter))
-        table.add_section()
+        table.add_row()
     return table
 
 

@@ -54,7 +54,7 @@ def serve(
     json_ready: Annotated[
         bool, typer.Option("--json-ready", help="say what is ready as JSON, with the pid of each service")
     ] = False,
-    grace: Annotated[float, typer.Option(min=0.0, help="seconds a service has to stop in")] = 10.0,
+    grace: Annotated[float, typer.Option(min=0.0, help="seconds that stopping may take")] = 15.0,
 ) -> None:
     """Run a whole stack on this machine: drafters, verifier, gateway, each a process.
 

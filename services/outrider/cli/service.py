@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import json
+import logging
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from typing import NoReturn
 
 from outrider.cli.children import SUPERVISOR_PID
 
@@ -38,9 +40,17 @@ def die_with_supervisor() -> None:
         os._exit(1)
 
 
-def run_service(name: str, serve: Serve) -> None:
-    """Run `serve` until SIGTERM or SIGINT; a second signal has its usual, hard effect."""
+def run_service(name: str, serve: Serve) -> NoReturn:
+    """Run `serve` until SIGTERM or SIGINT; a second signal has its usual, hard effect. Never returns.
+
+    By then `serve` has drained and closed everything; the interpreter's own end would only take
+    torch's modules apart, which was seen to take seconds.
+    """
     asyncio.run(_run(name, serve))
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 async def _run(name: str, serve: Serve) -> None:
