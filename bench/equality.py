@@ -8,8 +8,9 @@ answer is kept at once and a second call goes on where the first one stopped:
     python bench/equality.py --prompts FILE.jsonl --out ... --dtypes float32 --concurrency 8   # a part
     python bench/equality.py --prompts FILE.jsonl --out ... --report                           # only judge
 
-Ends with 1 if anything differs that counts, or is missing. Against transformers, a first divergence whose top-1 to
-top-2 margin is under 1e-4 does not count: there another order of summation may tip the scales.
+Ends with 1 if anything differs that counts, or is missing. Against transformers, a first divergence
+whose top-1 to top-2 margin is under 1e-4 does not count: there another order of summation may tip
+the scales.
 """
 
 from __future__ import annotations
