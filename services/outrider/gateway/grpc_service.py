@@ -8,7 +8,7 @@ from grpc import aio
 
 from outrider.core.errors import OutriderError, UnavailableError, describe
 from outrider.gateway.generations import Generations, draw_seed
-from outrider.gateway.observation import Caller, Observer
+from outrider.gateway.observation import Caller, Observer, safe_request_id
 from outrider.telemetry import names
 from outrider.wire import convert, metadata
 from outrider.wire.errors import abort
@@ -74,7 +74,7 @@ def _caller(
         operation=names.OPERATION_CHAT
         if request.WhichOneof("input") == "chat"
         else names.OPERATION_COMPLETION,
-        request_id=metadata.value(sent, metadata.REQUEST_ID),
+        request_id=safe_request_id(metadata.value(sent, metadata.REQUEST_ID)),
         traceparent=metadata.value(sent, metadata.TRACEPARENT),
         timeout_s=context.time_remaining(),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, get_current_span
 
 from outrider.core.errors import OutriderError, describe
 from outrider.telemetry import names
@@ -14,6 +14,7 @@ from outrider.telemetry.tracing import Tracing, context_from, traceparent_of
 from outrider.wire.messages import GenerationFinished, GenerationRequest, GenerationStarted
 
 _MAX_INT64 = 2**63 - 1
+_MAX_REQUEST_ID = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,11 @@ class Caller:
     traceparent: str = ""
     timeout_s: float | None = None  # the client's own deadline
     arrived: float = field(default_factory=time.monotonic)
+
+
+def safe_request_id(text: str) -> str:
+    """The id that a client gave its request, if it can go into logs and metadata as it is; else empty."""
+    return text if len(text) <= _MAX_REQUEST_ID and text.isascii() and text.isprintable() else ""
 
 
 class Observer:
@@ -62,8 +68,10 @@ class Observation:
 
     @property
     def traceparent(self) -> str:
-        """Trace context for the verifier; the caller's own if this gateway does not trace."""
-        return traceparent_of(self._span) or self._caller.traceparent
+        """Trace context for the verifier; the caller's own, if it is valid, where tracing is off."""
+        own = traceparent_of(self._span)
+        context = None if own else context_from(self._caller.traceparent)
+        return own or ("" if context is None else traceparent_of(get_current_span(context)))
 
     def admitted(self, started: GenerationStarted, prompt_tokens: int) -> None:
         """A verifier took it."""

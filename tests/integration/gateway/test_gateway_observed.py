@@ -116,3 +116,14 @@ async def test_without_tracing_the_callers_context_is_passed_on(client, stack):
     await client.post("/v1/chat/completions", json=CHAT, headers={"traceparent": TRACEPARENT})
     (session,) = stack.verifier.sessions.values()
     assert session.metadata["traceparent"] == TRACEPARENT
+
+
+@pytest.mark.parametrize(
+    "bad", ["x", "00-0-0-01", f"00-{'0' * 32}-{'0' * 16}-01", TRACEPARENT[:-2] + "\u00e9", "a" * 30000]
+)
+async def test_a_malformed_context_is_dropped(client, stack, bad):
+    headers = {"traceparent": bad.encode("latin-1")}
+    response = await client.post("/v1/chat/completions", json=CHAT, headers=headers)
+    assert response.status_code == 200
+    (session,) = stack.verifier.sessions.values()
+    assert "traceparent" not in session.metadata

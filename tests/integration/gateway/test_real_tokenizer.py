@@ -41,7 +41,7 @@ async def test_prompts(both, text):
     assert list(await ours.encode_prompt(text)) == theirs(text)["input_ids"]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(ids=st.lists(st.integers(0, 49151), max_size=40))
 def test_texts(both, ids):
     ours, theirs = both

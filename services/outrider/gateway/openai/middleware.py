@@ -7,7 +7,7 @@ import uuid
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-_MAX_LENGTH = 128
+from outrider.gateway.observation import safe_request_id
 
 
 class RequestId:
@@ -21,7 +21,9 @@ class RequestId:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _safe(Headers(scope=scope).get("x-request-id", "")) or f"req-{uuid.uuid4().hex}"
+        request_id = (
+            safe_request_id(Headers(scope=scope).get("x-request-id", "")) or f"req-{uuid.uuid4().hex}"
+        )
         scope.setdefault("state", {})["request_id"] = request_id
 
         async def send_with_id(message: Message) -> None:
@@ -30,8 +32,3 @@ class RequestId:
             await send(message)
 
         await self._app(scope, receive, send_with_id)
-
-
-def _safe(text: str) -> str:
-    """The text if it can go into logs and gRPC metadata as it is."""
-    return text if len(text) <= _MAX_LENGTH and text.isascii() and text.isprintable() else ""
