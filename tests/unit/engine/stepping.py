@@ -24,14 +24,16 @@ def run_chain(engine: Engine, sequence: SequenceHandle, token_ids: Sequence[int]
     return run(engine, sequence, TokenTree.chain(token_ids), range(len(token_ids)))
 
 
-def logits_of(engine: Engine, token_ids: Sequence[int], *, chunk: int = 1) -> torch.Tensor:
-    """Logits of a whole sequence that runs alone, in chunks."""
+def logits_of(engine: Engine, token_ids: Sequence[int], *, chunk: int, singles: int = 0) -> torch.Tensor:
+    """Logits of a whole sequence that runs alone: in chunks, the last `singles` tokens one by one."""
     sequence = engine.open(token_ids)
     done = sequence.kv_len
     assert done == 0, "wanted a run without prefix reuse"
-    parts = [
-        run_chain(engine, sequence, token_ids[start : start + chunk])
-        for start in range(0, len(token_ids), chunk)
-    ]
+    parts = []
+    while done < len(token_ids):
+        many = len(token_ids) - singles - done
+        end = done + (min(chunk, many) if many > 0 else 1)
+        parts.append(run_chain(engine, sequence, token_ids[done:end]))
+        done = end
     engine.release(sequence)
     return torch.cat(parts)
