@@ -82,12 +82,14 @@ async def _serve(
         grpc = await _GrpcServer.create(config, GenerationServicer(generations, observer))
         await http.start()
         await grpc.start()
+        following = asyncio.create_task(grpc.follow(verifiers))
         try:
             _LOG.info("serving %s on %s and grpc://%s", info.model.model_name, http.address, grpc.address)
             ready({"http": http.address, "grpc": grpc.address})
             await stop.wait()
             _LOG.info("stopping: %d generations are running", len(generations))
         finally:
+            following.cancel()
             await asyncio.gather(http.stop(), grpc.stop(grace_s))
 
 
@@ -137,6 +139,11 @@ class _GrpcServer:
     async def start(self) -> None:
         await self._server.start()
         await self._health.set_serving(True)
+
+    async def follow(self, verifiers: VerifierPool) -> None:
+        """Keep the health service true: serving while a verifier is there."""
+        async for available in verifiers.availability():
+            await self._health.set_serving(available)
 
     async def stop(self, grace_s: float) -> None:
         await self._health.shut_down()

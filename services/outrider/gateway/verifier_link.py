@@ -74,9 +74,11 @@ class SessionStream:
 class VerifierLink:
     """One verifier."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, moved: asyncio.Event) -> None:
+        """`moved` is set whenever the verifier comes or goes."""
         self.address = address
         self.info: VerifierInfo | None = None  # None: away, or refused
+        self._moved = moved
         self.running = 0  # sessions of this gateway there
         self.changed = asyncio.Event()  # set when a call found it away
         self._channel = channels.open_channel(address)
@@ -96,9 +98,15 @@ class VerifierLink:
         check_protocol(info.protocol_version, f"verifier {self.address}")
         return info
 
+    def found(self, info: VerifierInfo | None) -> None:
+        """Note who is there; None: nobody that we can work with."""
+        if (self.info is None) != (info is None):
+            self._moved.set()
+        self.info = info
+
     def lost(self) -> None:
         """A call found the verifier away: no new sessions until it answers again."""
-        self.info = None
+        self.found(None)
         self.changed.set()
 
     async def close(self) -> None:

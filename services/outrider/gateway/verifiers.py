@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 
 from outrider.core.errors import (
@@ -30,7 +30,8 @@ class VerifierPool:
 
     def __init__(self, addresses: Sequence[str], check: Callable[[VerifierInfo, str], None]) -> None:
         """`check` raises ModelMismatchError for a verifier (second argument: its address) to refuse."""
-        self._links = [VerifierLink(address) for address in addresses]
+        self._moved = asyncio.Event()
+        self._links = [VerifierLink(address, self._moved) for address in addresses]
         self._check = check
         self._watchers: list[asyncio.Task[None]] = []
         self._turn = 0
@@ -39,6 +40,13 @@ class VerifierPool:
     def info(self) -> VerifierInfo | None:
         """What a verifier that is there says of itself; None while none is."""
         return next((link.info for link in self._links if link.info is not None), None)
+
+    async def availability(self) -> AsyncIterator[bool]:
+        """Whether a verifier is there: now, and again whenever that may have changed."""
+        while True:
+            self._moved.clear()
+            yield self.info is not None
+            await self._moved.wait()
 
     async def connect(self) -> VerifierInfo:
         """Wait, for as long as it takes, until a verifier answers; then keep watching all of them.
@@ -119,7 +127,7 @@ class VerifierPool:
                 backoff = min(2 * backoff, LAST_BACKOFF_S)
             else:
                 self._check(info, link.address)
-                link.info = info
+                link.found(info)
                 return info
 
     async def _watch(self, link: VerifierLink) -> None:
@@ -130,12 +138,12 @@ class VerifierPool:
                 if link.info is None or link.info.instance_id != info.instance_id:
                     self._check(info, link.address)
                     _LOG.info("verifier %s serves %s", link.address, info.model.model_name)
-                link.info = info
+                link.found(info)
                 wait = WATCH_INTERVAL_S
             except OutriderError as error:
                 if link.info is not None:
                     _LOG.warning("verifier %s is away: %s", link.address, error)
-                link.info = None
+                link.found(None)
                 wait = FIRST_BACKOFF_S * 4
             link.changed.clear()
             try:

@@ -6,6 +6,7 @@ import socket
 
 import httpx
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from outrider.core.errors import ConfigError, ModelMismatchError, OverloadedError
 from outrider.gateway.server import serve
@@ -91,16 +92,22 @@ async def test_losing_the_verifier_and_finding_it_again(model_folder, make_verif
         config = config_for(model_folder, f"127.0.0.1:{port}")
         addresses, _, _ = await stack.enter_async_context(gateway_over(config))
         client = await stack.enter_async_context(httpx.AsyncClient(base_url=addresses["http"]))
+        channel = channels.open_channel(addresses["grpc"])
+        watching = aiter(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()))
+        while (await anext(watching)).status != health_pb2.HealthCheckResponse.SERVING:
+            pass
         assert (await client.get("/health")).status_code == 200
         await first.aclose()
         refused = await client.post("/v1/completions", json=COMPLETION)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert (await client.get("/health")).status_code == 503
+        assert (await anext(watching)).status == health_pb2.HealthCheckResponse.NOT_SERVING
         assert (await client.get("/v1/models")).status_code == 503
         await stack.enter_async_context(running(make_verifier(), port))
-        while (await client.get("/health")).status_code != 200:
-            pass
+        assert (await anext(watching)).status == health_pb2.HealthCheckResponse.SERVING
+        assert (await client.get("/health")).status_code == 200
         assert (await client.post("/v1/completions", json=COMPLETION)).status_code == 200
+        await channel.close()
 
 
 async def test_sessions_go_where_the_fewest_run_and_where_they_fit(model_folder, make_verifier):
