@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from outrider.core.errors import (
+    InternalError,
     InvalidRequestError,
     SessionNotFoundError,
     StaleEpochError,
@@ -183,3 +184,18 @@ async def test_draining_lets_sessions_finish_and_admits_nobody(tiny: Path, promp
             await verifier.generate(request(prompts[2]))
         await drained
         assert len((await running_one).tokens) == 200
+
+
+async def test_a_defect_in_the_engine_ends_all_streams_and_admits_nobody(
+    tiny: Path, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tiny) as verifier:
+
+        def broken(items: object) -> None:
+            raise RuntimeError("a defect")
+
+        monkeypatch.setattr(verifier.engine, "step", broken)
+        with pytest.raises(InternalError):
+            await verifier.generate(request(prompts[2]))
+        with pytest.raises(UnavailableError):
+            await verifier.generate(request(prompts[2]))
