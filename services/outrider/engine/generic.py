@@ -18,6 +18,7 @@ from transformers.cache_utils import Cache
 from transformers.pytorch_utils import Conv1D
 
 from outrider.engine.attention import AttentionKind, attend
+from outrider.engine.experts import EXPERTS_NAME
 from outrider.engine.kv_store import KvStore, LayerShape
 from outrider.engine.plan import StepPlan
 from outrider.engine.rows import Projection
@@ -107,6 +108,7 @@ class GenericRunner:
     def __init__(self, model: Any, slots: int, head_rows: torch.Tensor | None = None) -> None:
         self._model = model
         model.set_attn_implementation(ATTENTION_NAME)
+        model.config._experts_implementation = EXPERTS_NAME  # noqa: SLF001 - set_experts_implementation knows its own names only
         self._device = str(model.device)
         if head_rows is not None:
             _restrict_head(model, head_rows)
