@@ -1,4 +1,4 @@
-"""The session store may die or hang: streams go on, new ones are admitted, health says degraded."""
+"""The session store may die or hang: streams go on, new ones are admitted, a metric says degraded."""
 
 from __future__ import annotations
 
