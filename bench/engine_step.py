@@ -1,6 +1,6 @@
 """Time of one engine step next to the plain Hugging Face forward (DynamicCache), same model, same tokens.
 
-    python bench/engine_step.py MODEL_FOLDER [--json OUT.json]
+    python bench/engine_step.py [MODEL] [--json OUT.json]
 
 Batch 1. The two are measured in turns within one process, so that drift of the machine cancels;
 medians are reported. The ratio (engine / Hugging Face) is what counts.
@@ -22,6 +22,7 @@ from typing import Any
 import torch
 import transformers
 
+from outrider.catalogue import resolve
 from outrider.config.schema import EngineConfig
 from outrider.core.trees import TokenTree
 from outrider.engine.api import StepItem
@@ -84,7 +85,7 @@ def provenance() -> dict[str, Any]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path)
+    parser.add_argument("model", nargs="?", default="smollm2-135m-instruct", help="catalogue name or folder")
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1, 6])
     parser.add_argument("--dtype", default="bfloat16")
@@ -93,10 +94,11 @@ def main() -> None:
     parser.add_argument("--generic", action="store_true", help="measure the engine's generic path")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    folder = resolve(options.model)
     config = EngineConfig(dtype=options.dtype, pool_tokens=4096, threads=options.threads)
-    engine = Engine.load(options.model, config, lean=not options.generic)
+    engine = Engine.load(folder, config, lean=not options.generic)
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        options.model, dtype=getattr(torch, options.dtype), local_files_only=True
+        folder, dtype=getattr(torch, options.dtype), local_files_only=True
     ).eval()
     generator = torch.Generator().manual_seed(1)
     context = torch.randint(0, engine.info.vocab_size, (options.context,), generator=generator).tolist()
