@@ -35,7 +35,7 @@ class Counter:
         self.count = 0"""
 
 PROMPTS = (
-    DemoPrompt("question", "Why is the sky blue, and why is it red in the evening?", "draft_model"),
+    DemoPrompt("question", "How do I make a cup of tea?", "draft_model"),
     DemoPrompt("summary", f"Summarize the following paragraph:\n\n{_PARAGRAPH}", "prompt_lookup"),
     DemoPrompt(
         "code edit",
