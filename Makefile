@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BUF := $(abspath $(BIN)/buf)
-# Two torch processes on few cores must not spin while they wait.
-export OMP_WAIT_POLICY := passive
+# Two torch processes on few cores must not spin for long while they wait.
+export GOMP_SPINCOUNT := 20000
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help

@@ -19,10 +19,13 @@ GATEWAY, VERIFIER = "gateway", "verifier"
 DRAFTER_PAUSE_S = 1.0
 """A drafter that is away costs speed all the time, so it is started again soon."""
 
-# Measured: spinning OpenMP threads of several processes cost up to 4x on few cores; trimming and
-# mapping of large blocks cost thousands of page faults a second.
+# Measured: OpenMP threads that spin for long cost other processes up to 4x on few cores, while threads
+# that never spin are woken anew for each of a step's hundreds of short loops, which costs a third of the
+# step. So they spin for some ten microseconds. Trimming and mapping of large blocks cost thousands of page
+# faults a second; small pages cost half of a step.
 CHILD_ENV = {
-    "OMP_WAIT_POLICY": "passive",
+    "GOMP_SPINCOUNT": "20000",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
     "TOKENIZERS_PARALLELISM": "false",

@@ -17,6 +17,7 @@ from outrider.core.models import ModelInfo
 from outrider.core.trees import TokenTree
 from outrider.engine.api import LAST_HIDDEN, PoolUsage, SequenceHandle, StepItem, StepOutput
 from outrider.engine.calibration import calibrate_attention, calibrate_projections
+from outrider.engine.hugepages import back_with_huge_pages
 from outrider.engine.loading import context_length, eos_token_ids, load_config, load_runner
 from outrider.engine.plan import PackedPart, make_plan, node_slots
 from outrider.engine.pool import BlockPool
@@ -84,6 +85,7 @@ class Engine:
                 lean=lean,
                 head_rows=head_rows,
             )
+            back_with_huge_pages()  # before anything is timed or calibrated
             info = ModelInfo(
                 model_name=name or folder.name,
                 tokenizer_fingerprint=tokenizer_fingerprint(folder),
