@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 from collections.abc import Callable, Sequence
 from time import monotonic, perf_counter
@@ -20,6 +21,8 @@ from outrider.verifying.scheduler import Candidate, Plan, plan_step
 from outrider.verifying.session import Drafting, DraftPhase, Session
 from outrider.verifying.spans import RoundTimes
 from outrider.wire.messages import SessionFinished, SessionTokens
+
+_log = logging.getLogger(__name__)
 
 
 class RoundLoop:
@@ -154,7 +157,9 @@ class RoundLoop:
             return
         times = steps.run(self._engine, works)
         for work in works:
-            if work.settled is not None:
+            if work.failure is not None:
+                self._failed(work, work.failure)
+            elif work.settled is not None:
                 self._settle(work, work.settled, times)
         self._flush()
         published = perf_counter()
@@ -197,6 +202,15 @@ class RoundLoop:
         if settled.finish_reason is None:
             self._desk.ask(session, settled, monotonic(), self._outcome)
 
+    def _failed(self, work: steps.Work, error: OutriderError) -> None:
+        """The step brought nothing for this session; nobody else is touched."""
+        session = work.session
+        if work.tree:  # its drafts may be at fault: take the round again without them
+            session.drafting.forget_round()
+            return
+        _log.error("session %s ends by a defect: %s", session.session_id, error)
+        self._fail(session, error)
+
     def _commit(self, works: Sequence[steps.Work], times: steps.StepTimes) -> None:
         """Keep the KV of what was accepted; sessions that are over give theirs back.
 
@@ -204,7 +218,8 @@ class RoundLoop:
         """
         for work in works:
             session, settled = work.session, work.settled
-            assert session.sequence is not None
+            if session.sequence is None:  # it failed
+                continue
             self._engine.commit(session.sequence, work.kept_nodes)
             if session.spans is not None and work.span is not None:
                 bounds = RoundTimes(times.start, times.sample, perf_counter())

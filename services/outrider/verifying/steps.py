@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
+import torch
 from opentelemetry import trace
 
+from outrider.core.errors import OutriderError
 from outrider.core.rounds import Proposal
 from outrider.core.sampling import coupled_picks
 from outrider.core.sessions import SamplingParams
@@ -34,11 +36,14 @@ class Work:
     waited_s: float = 0.0  # from asking for the proposal to now
     missed: bool = False  # it waited in vain
     settled: Settled | None = None  # of a round, once run
+    failure: OutriderError | None = None  # why it brought nothing
     span: trace.Span | None = None  # of a round, if tracing is on
 
     @property
     def kept_nodes(self) -> list[int]:
         """Nodes of the item's tree whose KV stays."""
+        if self.failure is not None:
+            return []
         if self.settled is None or not self.tree:
             return list(range(len(self.item.tree)))
         return [0, *(node + 1 for node in self.settled.nodes)]
@@ -83,21 +88,49 @@ def build(session: Session, share: Share, tree: TokenTree, now: float) -> Work:
 
 
 def run(engine: EngineApi, works: Sequence[Work]) -> StepTimes:
-    """Run one forward over all, and settle the rounds among them. Commits nothing yet."""
+    """Run one forward over all, and settle the rounds among them. Commits nothing yet.
+
+    What fails for one session (logits that are not numbers) is that session's `failure` alone.
+    """
     times = StepTimes(perf_counter())
-    output = engine.step([work.item for work in works])
+    outputs = _forward(engine, works)
     times.forward = perf_counter()
-    picks = _pick(output, works)
-    for work, rows in zip(works, output.rows, strict=True):
-        if work.last:
-            session = work.session
-            path = walk(work.tree, picks[rows.start : rows.stop])
-            work.settled = settle(path, session.remaining, session.record.stop.stop_token_ids)
+    for output, group in outputs:
+        _sample(output.logits, output.rows, group)
     times.sample = perf_counter()
     return times
 
 
-def _pick(output: StepOutput, works: Sequence[Work]) -> list[int]:
+def _forward(engine: EngineApi, works: Sequence[Work]) -> list[tuple[StepOutput, Sequence[Work]]]:
+    """One forward; if the engine refuses it, one for each session, to find the guilty ones."""
+    try:
+        return [(engine.step([work.item for work in works]), works)]
+    except OutriderError as error:
+        if len(works) == 1:
+            works[0].failure = error
+            return []
+    return [part for work in works for part in _forward(engine, [work])]
+
+
+def _sample(logits: torch.Tensor, rows: Sequence[slice], works: Sequence[Work]) -> None:
+    """Settle all rounds; if no token can be drawn for one, settle each by itself."""
+    try:
+        picks = _pick(logits, works)
+    except OutriderError as error:
+        if len(works) == 1:
+            works[0].failure = error
+            return
+        for work, own in zip(works, rows, strict=True):
+            _sample(logits[own], [slice(0, own.stop - own.start)], [work])
+        return
+    for work, own in zip(works, rows, strict=True):
+        if work.last:
+            session = work.session
+            path = walk(work.tree, picks[own.start : own.stop])
+            work.settled = settle(path, session.remaining, session.record.stop.stop_token_ids)
+
+
+def _pick(logits: torch.Tensor, works: Sequence[Work]) -> list[int]:
     """The target's own token at every row of logits."""
     rows: list[tuple[SamplingParams, int]] = []
     for work in works:
@@ -107,5 +140,5 @@ def _pick(output: StepOutput, works: Sequence[Work]) -> list[int]:
             rows.extend((sampling, position) for position in positions(work.tree, length))
     if not rows:
         return []
-    picks: list[int] = coupled_picks(output.logits, rows).tolist()
+    picks: list[int] = coupled_picks(logits, rows).tolist()
     return picks
