@@ -41,6 +41,7 @@ from outrider.benchmark.provenance import provenance
 from outrider.benchmark.stack import overrides_for, running_stack
 from outrider.benchmark.workload import Prompt, read_prompts
 from outrider.config import load_config
+from outrider.config.schema import OutriderConfig
 from outrider.telemetry import names
 
 OVERHEAD = ("link", "drafter", "sampling", "commit", "other")
@@ -158,6 +159,12 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def draft_length(config: OutriderConfig, name: str) -> int:
+    """Draft tokens a round of sessions that use this drafter."""
+    own = config.drafters[name].draft_length
+    return config.verifier.draft_length if own is None else own
+
+
 def main() -> int:
     """Measure, print, write."""
     options = arguments()
@@ -170,7 +177,7 @@ def main() -> int:
         metrics = ready["services"]["verifier"]["metrics"]
         found = asyncio.run(measure(ready["http"], metrics, prompts, request, drafters))
         forwards_ms = {
-            name: config.verifier.draft_length * draft_forward_ms(config, name)
+            name: draft_length(config, name) * draft_forward_ms(config, name)
             for name in drafters
             if config.drafters[name].method == "draft_model"
         }

@@ -60,6 +60,11 @@ class DrafterConfig(EngineConfig):
     host: str = "127.0.0.1"
     port: Port = 9200
     model: str = Field("", description="draft model: catalogue name or folder; unused by prompt_lookup")
+    draft_length: int | None = Field(
+        None,
+        ge=0,
+        description="draft tokens a round for sessions that use this drafter; empty: verifier.draft_length",
+    )
     max_draft_tokens: int = Field(16, ge=1, description="most draft tokens in one proposal")
     max_sessions: int = Field(256, ge=1, description="sessions held; the least recently used one is dropped")
     run_ahead: int = Field(0, ge=0, description="tokens drafted past the proposal while the verifier works")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from outrider.config.schema import VerifierConfig
 from outrider.core import limits
@@ -21,6 +22,7 @@ class Admission:
     pool_tokens: int  # tokens that fit the KV pool
     config: VerifierConfig
     drafters: tuple[str, ...]  # names that a request may ask for; the first one is the default
+    draft_lengths: Mapping[str, int] = field(default_factory=dict)  # of drafters that have one of their own
 
     def record(self, request: SessionRequest) -> SessionRecord:
         """The session that a request asks for, with every default filled in.
@@ -61,8 +63,9 @@ class Admission:
         """
         name = speculation.drafter if speculation.drafter in self.drafters else ""
         asked = speculation.max_draft_tokens
-        length = min(self.config.draft_length if asked is None else asked, self.config.max_draft_tokens)
         name = name or self.config.drafter or next(iter(self.drafters), "")
+        usual = self.draft_lengths.get(name, self.config.draft_length)
+        length = min(usual if asked is None else asked, self.config.max_draft_tokens)
         if not speculation.enabled or not length or not name:
             return "", 0
         return name, length

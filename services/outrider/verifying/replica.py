@@ -182,4 +182,9 @@ def _admission(config: OutriderConfig, engine: EngineApi) -> Admission:
         engine.pool.total * own.block_size,
         own,
         tuple(config.drafters),
+        {
+            name: drafter.draft_length
+            for name, drafter in config.drafters.items()
+            if drafter.draft_length is not None
+        },
     )

@@ -61,6 +61,23 @@ async def test_a_draft_length_of_nought_by_default_means_off(tiny: Path, prompts
 
 
 @pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize(
+    ("own", "asked", "wanted"),
+    [(None, None, 4), (7, None, 7), (1, None, 1), (7, 3, 3), (99, None, 9), (7, 99, 9), (0, 2, 2)],
+)
+async def test_a_drafter_may_have_a_draft_length_of_its_own(
+    tiny: Path, prompts: list[list[int]], own: int | None, asked: int | None, wanted: int
+) -> None:
+    drafter = ScriptedDrafter(echo)
+    async with scripted(drafter) as config:
+        two = {"first": config, "s": config.model_copy(update={"draft_length": own})}
+        async with running(tiny, drafters=two, max_draft_tokens=9) as verifier:
+            speculation = SpeculationParams(drafter="s", max_draft_tokens=asked)
+            await verifier.generate(request(prompts[1], speculation=speculation))
+    assert max(c.draft_length for c in drafter.commands if isinstance(c, AdvanceDraft)) == wanted
+
+
+@pytest.mark.usefixtures("patient")
 async def test_what_a_drafter_is_told(tiny: Path, prompts: list[list[int]]) -> None:
     drafter = ScriptedDrafter(echo)
     async with scripted(drafter) as config, running(tiny, drafters={"s": config}) as verifier:
