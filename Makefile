@@ -54,8 +54,9 @@ proto-baseline: $(STAMP) ## At a release: record the protos that later changes m
 	cd protos && $(BUF) build -o baseline.binpb
 
 bench: $(STAMP) ## Measure: engine step, round overhead, speculation on against off (minutes)
-	$(BIN)/python bench/engine_step.py
-	$(BIN)/python bench/round_overhead.py
+	$(BIN)/outrider models fetch smollm2-135m-instruct
+	$(BIN)/python bench/engine_step.py --json bench/out/engine_step.json
+	$(BIN)/python bench/round_overhead.py --json bench/out/round_overhead.json
 	$(BIN)/outrider bench --prompts $(or $(PROMPTS),bench/prompts_smoke.jsonl) --drafters off,prompt_lookup,draft_model \
 	  --concurrency $(or $(CONCURRENCY),1) --max-tokens 128 --temperature 0 --seed 1 --json bench/out/bench.jsonl
 

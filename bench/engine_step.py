@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +19,7 @@ from typing import Any
 import torch
 import transformers
 
+from outrider.benchmark.provenance import provenance
 from outrider.catalogue import resolve
 from outrider.config.schema import EngineConfig
 from outrider.core.trees import TokenTree
@@ -69,19 +67,6 @@ def interleaved(actions: dict[str, Callable[[], None]], repeats: int) -> dict[st
     return times
 
 
-def provenance() -> dict[str, Any]:
-    """What is needed to repeat this."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return {
-        "command": " ".join(["python", *sys.argv]),
-        "commit": commit.stdout.strip(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "threads": torch.get_num_threads(),
-        "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
-    }
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -123,7 +108,13 @@ def main() -> None:
         rows.append(row)
         print(" ".join(f"{name}={value}" for name, value in row.items()))
     if options.json:
-        options.json.write_text(json.dumps({"rows": rows, "provenance": provenance()}, indent=2) + "\n")
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(
+            json.dumps(
+                {"rows": rows, "threads": torch.get_num_threads(), "provenance": provenance()}, indent=2
+            )
+            + "\n"
+        )
 
 
 if __name__ == "__main__":
