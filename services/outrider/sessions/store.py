@@ -51,7 +51,8 @@ class SessionStore(Protocol):
     async def truncate(self, session_id: str, epoch: int, length: int, reason: FinishReason) -> None:
         """Keep the first `length` generated tokens and finish the session with `reason`.
 
-        For a session that ended before its last committed token (a stop string, a cancel).
+        For a session that ended before its last committed token (a stop string, a cancel), also if it
+        is finished already, with whatever reason.
 
         Raises:
             StaleEpochError: somebody else owns the session.

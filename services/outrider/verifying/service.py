@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ from outrider.verifying.spans import RoundSpans
 from outrider.verifying.streams import Attachment, StreamTable, replay
 from outrider.wire import convert, metadata
 from outrider.wire.errors import abort
-from outrider.wire.messages import SessionEvent, SessionFinished, SessionStarted, VerifierInfo
+from outrider.wire.messages import CancelSession, SessionEvent, SessionFinished, SessionStarted, VerifierInfo
 from outrider.wire.services import VerifierService
 from outrider.wire.v1 import verifier_pb2 as pb
 
@@ -73,7 +74,7 @@ class VerifierServicer(VerifierService):
         self._streams = streams
         self._post = post
         self._tracing = tracing
-        self._arrivals: set[str] = set()
+        self._arrivals: dict[str, asyncio.Event] = {}  # set once the store has answered
         self._draining = False
 
     def drain(self) -> None:
@@ -116,16 +117,30 @@ class VerifierServicer(VerifierService):
                 await _abort(context, error, span)
 
     async def Cancel(self, request: pb.VerifierCancelRequest, context: Context) -> pb.VerifierCancelResponse:
-        """End a session; answers when all that it held is free."""
+        """End a session; answers when all that it held is free.
+
+        One whose place is still being made in the store is ended as soon as it runs. One that has
+        finished by itself meanwhile (a stop string in its last tokens) is cut in the store.
+        """
         try:
             cancel = convert.cancel_from_proto(request)
         except OutriderError as error:
             await abort(context, error)
-        found = cancel.session_id in self._streams
-        if found:
+        return pb.VerifierCancelResponse(found=await self._cancel(cancel))
+
+    async def _cancel(self, cancel: CancelSession) -> bool:
+        arrival = self._arrivals.get(cancel.session_id)
+        if arrival is not None:
+            await arrival.wait()
+        if cancel.session_id in self._streams:
             self._post(End(cancel.session_id, cancel.keep_tokens, cancel.reason))
             await self._streams.wait_ended(cancel.session_id)
-        return pb.VerifierCancelResponse(found=found)
+            return True
+        finished = self._streams.finished(cancel.session_id)
+        if finished is not None and cancel.keep_tokens is not None and cancel.keep_tokens <= finished.tokens:
+            finished.tokens = cancel.keep_tokens
+            self._writer.truncate(cancel.session_id, finished.epoch, finished.tokens, cancel.reason)
+        return finished is not None
 
     async def _start(
         self, request: pb.VerifierGenerateRequest, context: Context, span: trace.Span
@@ -147,11 +162,12 @@ class VerifierServicer(VerifierService):
         most = self._config.max_sessions + self._config.max_queue
         if len(self._streams) + len(self._arrivals) >= most:
             raise OverloadedError(f"{most} sessions run or wait here already")
-        self._arrivals.add(session_id)
+        self._arrivals[session_id] = asked = asyncio.Event()
         try:
             yield
         finally:
-            self._arrivals.discard(session_id)
+            del self._arrivals[session_id]
+            asked.set()
 
     async def _create(self, record: SessionRecord) -> None:
         try:

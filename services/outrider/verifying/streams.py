@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field, replace
 
@@ -16,6 +17,9 @@ from outrider.core.errors import (
 from outrider.core.sessions import SessionRecord
 from outrider.verifying.mailbox import StreamItem
 from outrider.wire.messages import SessionEvent, SessionFinished, SessionStarted, SessionTokens
+
+MAX_FINISHED = 1024
+"""Finished sessions that are remembered, for a Cancel that comes late."""
 
 
 class Attachment:
@@ -57,11 +61,20 @@ class _Live:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+@dataclass(slots=True)
+class Finished:
+    """A session that finished here a while ago."""
+
+    epoch: int
+    tokens: int  # generated tokens that count
+
+
 class StreamTable:
     """The sessions that live here, each with at most one attached client."""
 
     def __init__(self) -> None:
         self._live: dict[str, _Live] = {}
+        self._finished: OrderedDict[str, Finished] = OrderedDict()  # oldest first
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -82,6 +95,7 @@ class StreamTable:
             raise SessionExistsError(f"session {record.session_id} runs here already")
         attachment = Attachment(record, replay(record.tokens, from_token))
         self._live[record.session_id] = _Live(record, list(record.tokens), attachment)
+        self._finished.pop(record.session_id, None)
         self._empty.clear()
         return attachment
 
@@ -110,6 +124,10 @@ class StreamTable:
         live = self._live.get(session_id)
         return replace(live.record, tokens=tuple(live.tokens)) if live else None
 
+    def finished(self, session_id: str) -> Finished | None:
+        """How a session ended that finished here lately."""
+        return self._finished.get(session_id)
+
     def deliver(self, items: Iterable[tuple[str, StreamItem]]) -> None:
         """What a step brought, to the clients."""
         for session_id, item in items:
@@ -119,8 +137,10 @@ class StreamTable:
             live.attachment.push(item)
             if isinstance(item, SessionTokens):
                 live.tokens.extend(item.token_ids)
-            else:
-                self._remove(session_id)
+                continue
+            self._remove(session_id)
+            if isinstance(item, SessionFinished):
+                self._remember(session_id, Finished(live.record.epoch, item.usage.completion_tokens))
 
     def fail_all(self, error: OutriderError) -> None:
         """End every stream with `error`."""
@@ -135,6 +155,11 @@ class StreamTable:
     async def wait_empty(self) -> None:
         """Until no session lives here."""
         await self._empty.wait()
+
+    def _remember(self, session_id: str, finished: Finished) -> None:
+        self._finished[session_id] = finished
+        while len(self._finished) > MAX_FINISHED:
+            self._finished.popitem(last=False)
 
     def _remove(self, session_id: str) -> None:
         live = self._live.pop(session_id, None)

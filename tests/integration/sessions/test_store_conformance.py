@@ -166,6 +166,20 @@ async def test_truncate_keeps_the_start_and_finishes(bench: Bench, length: int) 
         assert await bench.store.load("s-1") == kept
 
 
+@pytest.mark.parametrize("before", list(FinishReason))
+@pytest.mark.parametrize("after", [FinishReason.STOP, FinishReason.CANCELLED])
+async def test_truncate_ends_a_finished_session_anew(
+    bench: Bench, before: FinishReason, after: FinishReason
+) -> None:
+    await bench.store.create(RECORD)
+    await bench.store.append([commit(0, 5, 6, 7, finish=before)])
+    await bench.store.truncate("s-1", 1, 2, after)
+    with pytest.raises(ProtocolError):
+        await bench.store.truncate("s-1", 1, 3, before)
+    assert await kinds(bench, commit(2, 8)) == [ProtocolError]
+    assert await bench.store.load("s-1") == record(tokens=(5, 6), finish_reason=after)
+
+
 async def test_truncate_cannot_keep_what_was_never_written(bench: Bench) -> None:
     await bench.store.create(RECORD)
     await bench.store.append([commit(0, 5)])

@@ -18,6 +18,7 @@ from outrider.core.sessions import FinishReason, SamplingParams, SpeculationPara
 from outrider.drafting.server import serve as serve_drafter
 from outrider.engine.engine import Engine
 from outrider.sessions.memory import MemoryStore
+from outrider.sessions.store import SessionStore
 from outrider.telemetry import tracing
 from outrider.telemetry.metrics import VerifierMetrics
 from outrider.verifying.engine_thread import EngineThread
@@ -105,7 +106,7 @@ class Verifier:
     engine: Engine
     client: VerifierClient
     registry: CollectorRegistry
-    store: MemoryStore
+    store: SessionStore
     address: str
 
     async def generate(self, wanted: SessionRequest) -> Reply:
@@ -174,7 +175,7 @@ async def running(
     *,
     drafters: dict[str, DrafterConfig] | None = None,
     traces: tracing.Tracing | None = None,
-    store: MemoryStore | None = None,
+    store: SessionStore | None = None,
     drain_s: float = 10.0,
     wait: bool = True,
     **own: Any,

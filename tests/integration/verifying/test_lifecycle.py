@@ -85,7 +85,7 @@ async def test_cancel_is_idempotent_and_keeps_what_was_delivered(
         last = [event async for event in stream][-1]
         assert isinstance(last, SessionFinished) and last.reason is FinishReason.STOP
         assert last.usage.completion_tokens == 3
-        assert not await verifier.cancel(wanted.session_id)
+        assert await verifier.cancel(wanted.session_id, keep=9)
         assert not await verifier.cancel("nobody")
         assert await verifier.replica.writer.flush(5.0)
         record = await verifier.store.load(wanted.session_id)
