@@ -55,6 +55,11 @@ class Generations:
             raise UnavailableError("no verifier is available")
         return info
 
+    @property
+    def degraded(self) -> tuple[str, ...]:
+        """See VerifierPool."""
+        return self._verifiers.degraded
+
     @asynccontextmanager
     async def open(self, request: GenerationRequest, caller: Caller) -> AsyncIterator[Generation]:
         """Admit a request; leaving the context ends the generation, finished or not.

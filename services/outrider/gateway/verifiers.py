@@ -41,6 +41,15 @@ class VerifierPool:
         """What a verifier that is there says of itself; None while none is."""
         return next((link.info for link in self._links if link.info is not None), None)
 
+    @property
+    def degraded(self) -> tuple[str, ...]:
+        """What does not work as it should although requests are answered, in words for an operator."""
+        reasons = []
+        for link in self._links:
+            troubles = ("does not answer",) if link.info is None else link.info.degraded
+            reasons += [f"verifier {link.address}: {trouble}" for trouble in troubles]
+        return tuple(reasons)
+
     async def availability(self) -> AsyncIterator[bool]:
         """Whether a verifier is there: now, and again whenever that may have changed."""
         while True:

@@ -30,6 +30,8 @@ BATCH_SESSIONS = 512
 """Sessions in one append: bounds the time of one round trip after the store was away."""
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
+PING_S = 2.0
+"""A store that nothing is written to is asked this often whether it is there."""
 
 Fenced = Callable[[str, StaleEpochError], None]
 Snapshot = Callable[[str], SessionRecord | None]
@@ -99,6 +101,18 @@ class CommitWriter:
         return self._failing or dead or self._pending.any_lost
 
     @property
+    def troubles(self) -> tuple[str, ...]:
+        """What does not work as it should, in words for an operator; empty: all is well."""
+        troubles = []
+        if self._task is not None and self._task.done():
+            troubles.append("session store: a defect ended the writing of commits")
+        elif self._failing:
+            troubles.append(f"session store away: {len(self._pending)} commits waiting")
+        if self._pending.any_lost:
+            troubles.append("session store behind: commits of some sessions were given up")
+        return tuple(troubles)
+
+    @property
     def pending(self) -> int:
         """Writes that wait."""
         return len(self._pending)
@@ -162,9 +176,12 @@ class CommitWriter:
 
     async def _run(self) -> None:
         while True:
-            await self._wake.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PING_S):
+                    await self._wake.wait()
             self._wake.clear()
-            while self._behind or self._failing:
+            again = True  # without anything to write: is the store still there?
+            while again:
                 try:
                     await self._write_batch()
                 except OutriderError as error:
@@ -173,10 +190,11 @@ class CommitWriter:
                 else:
                     self._succeeded()
                 self._report()
+                again = self._behind or self._failing
 
     async def _write_batch(self) -> None:
         if not self._pending:
-            await self._store.ping()  # all that waited was given up: is the store back?
+            await self._store.ping()  # nothing waits, or all of it was given up: is the store there?
         for queue in self._pending.heads(Create):
             if self._pending.holds(queue):
                 await self._create(queue)

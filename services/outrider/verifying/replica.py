@@ -21,7 +21,7 @@ from outrider.verifying.admission import Admission
 from outrider.verifying.drafts import DraftDesk, LinkState
 from outrider.verifying.engine_thread import EngineThread
 from outrider.verifying.hub import Hub
-from outrider.verifying.links import DrafterLink
+from outrider.verifying.links import DrafterLink, LinkStatus
 from outrider.verifying.loop import RoundLoop
 from outrider.verifying.mailbox import End, Shutdown
 from outrider.verifying.meter import Meter
@@ -74,6 +74,7 @@ class Replica:
             streams=self.streams,
             post=self.rounds.post,
             tracing=tracing,
+            degraded=self._degraded,
         )
         self._registry: Registry = StaticRegistry(
             Instance(Role.DRAFTER, f"{drafter.host}:{drafter.port}", name)
@@ -130,6 +131,15 @@ class Replica:
         except TimeoutError:
             self.rounds.post(Shutdown())
             await self.streams.wait_empty()
+
+    def _degraded(self) -> tuple[str, ...]:
+        """What does not work as it should although sessions run, in words for an operator."""
+        reports = [link.report for link in self.links.values()]
+        away = [report for report in reports if report.status in (LinkStatus.DOWN, LinkStatus.REFUSED)]
+        return (
+            *self.writer.troubles,
+            *(f"drafter {report.name} is {report.status.value}: {report.detail}" for report in away),
+        )
 
     def _engine_ended(self, work: asyncio.Future[None]) -> None:
         error: OutriderError = UnavailableError("the verifier is stopping")

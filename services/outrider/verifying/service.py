@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from grpc import aio
@@ -53,6 +54,7 @@ class VerifierServicer(VerifierService):
         streams: StreamTable,
         post: Callable[[Inward], None],
         tracing: Tracing,
+        degraded: Callable[[], tuple[str, ...]],
     ) -> None:
         """Args:
         info: what GetInfo answers.
@@ -64,6 +66,7 @@ class VerifierServicer(VerifierService):
         streams: sessions that live here.
         post: the engine thread's inbox.
         tracing: for request and round spans.
+        degraded: what does not work as it should, for GetInfo.
         """
         self._info = info
         self._admission = admission
@@ -74,6 +77,7 @@ class VerifierServicer(VerifierService):
         self._streams = streams
         self._post = post
         self._tracing = tracing
+        self._degraded = degraded
         self._arrivals: dict[str, asyncio.Event] = {}  # set once the store has answered
         self._draining = False
 
@@ -89,7 +93,7 @@ class VerifierServicer(VerifierService):
             check_protocol(request.protocol_version, "the gateway")
         except OutriderError as error:
             await abort(context, error)
-        return convert.verifier_info_to_proto(self._info)
+        return convert.verifier_info_to_proto(replace(self._info, degraded=self._degraded()))
 
     async def Generate(
         self, request: pb.VerifierGenerateRequest, context: Context

@@ -108,6 +108,7 @@ class VerifierInfo:
     drafters: tuple[str, ...] = ()
     instance_id: str = ""
     default_draft_length: int = 0
+    degraded: tuple[str, ...] = ()
     protocol_version: int = PROTOCOL_VERSION
 
 

@@ -95,7 +95,7 @@ async def test_models(client):
 
 async def test_service_routes(client):
     health = await client.get("/health")
-    assert (health.status_code, health.content) == (200, b"")
+    assert (health.status_code, health.json()) == (200, {"status": "ok", "reasons": []})
     assert (await client.get("/version")).json() == {"version": __version__}
     document = (await client.get("/openapi.json")).json()
     body = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -84,6 +85,32 @@ async def test_a_model_without_tokenizer_is_a_configuration_error(tmp_path):
         await serve_now(config_for(tmp_path, "127.0.0.1:1"))
 
 
+async def test_health_tells_what_verifiers_say_of_themselves(model_folder, make_verifier, monkeypatch):
+    monkeypatch.setattr("outrider.gateway.verifiers.WATCH_INTERVAL_S", 0.02)
+    verifier, port = make_verifier(), free_port()
+    async with running(verifier) as address:
+        config = config_for(model_folder, address, f"127.0.0.1:{port}")
+        async with (
+            gateway_over(config) as (addresses, _, _),
+            httpx.AsyncClient(base_url=addresses["http"]) as client,
+        ):
+
+            async def until(body):
+                async with asyncio.timeout(20):
+                    while (answer := await client.get("/health")).json() != body:
+                        await asyncio.sleep(0.01)
+                assert answer.status_code == 200
+
+            away = f"verifier 127.0.0.1:{port}: does not answer"
+            await until({"status": "degraded", "reasons": [away]})
+            async with running(make_verifier(), port):
+                await until({"status": "ok", "reasons": []})
+                verifier.info = replace(verifier.info, degraded=("session store away: 12 commits waiting",))
+                said = f"verifier {address}: session store away: 12 commits waiting"
+                await until({"status": "degraded", "reasons": [said]})
+            await until({"status": "degraded", "reasons": [said, away]})
+
+
 async def test_losing_the_verifier_and_finding_it_again(model_folder, make_verifier):
     port = free_port()
     async with contextlib.AsyncExitStack() as stack:
@@ -96,11 +123,16 @@ async def test_losing_the_verifier_and_finding_it_again(model_folder, make_verif
         watching = aiter(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()))
         while (await anext(watching)).status != health_pb2.HealthCheckResponse.SERVING:
             pass
-        assert (await client.get("/health")).status_code == 200
+        assert (await client.get("/health")).json() == {"status": "ok", "reasons": []}
         await first.aclose()
         refused = await client.post("/v1/completions", json=COMPLETION)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-        assert (await client.get("/health")).status_code == 503
+        health = await client.get("/health")
+        assert health.status_code == 503
+        assert health.json() == {
+            "status": "unavailable",
+            "reasons": [f"verifier 127.0.0.1:{port}: does not answer"],
+        }
         assert (await anext(watching)).status == health_pb2.HealthCheckResponse.NOT_SERVING
         assert (await client.get("/v1/models")).status_code == 503
         await stack.enter_async_context(running(make_verifier(), port))

@@ -151,6 +151,7 @@ EVENTS = (
         tree=trees(),
         run_ahead_hit=st.booleans(),
         draft_us=U32,
+        forward_us=U32,
     )
     | st.builds(
         m.Stale,
@@ -170,6 +171,7 @@ VERIFIER_INFOS = st.builds(
     drafters=st.lists(NAMES, max_size=3).map(tuple),
     instance_id=NAMES,
     default_draft_length=U32,
+    degraded=st.lists(NAMES, max_size=3).map(tuple),
     protocol_version=U32,
 )
 SESSION_REQUESTS = st.builds(

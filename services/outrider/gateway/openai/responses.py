@@ -158,3 +158,10 @@ class ErrorBody(TypedDict):
     """Body of every answer that is not 2xx."""
 
     error: ErrorDetail
+
+
+class Health(TypedDict):
+    """Whether requests are answered, and what does not work as it should."""
+
+    status: Literal["ok", "degraded", "unavailable"]
+    reasons: list[str]

@@ -103,14 +103,16 @@ def _model_routes(context: Context) -> APIRouter:
 def _service_routes(context: Context) -> APIRouter:
     router = APIRouter(tags=["service"])
 
-    @router.get("/health", response_class=Response, responses={503: {"description": "no verifier is there"}})
-    async def health() -> Response:
-        """200 if requests can be answered, 503 if not; no body."""
+    @router.get("/health", responses={503: {"model": r.Health, "description": "no verifier answers"}})
+    async def health(response: Response) -> r.Health:
+        """200 if requests can be answered ("ok", or "degraded" for some reasons), 503 if not."""
+        reasons = list(context.generations.degraded)
         try:
             _ = context.generations.info
         except UnavailableError:
-            return Response(status_code=503)
-        return Response(status_code=200)
+            response.status_code = 503
+            return {"status": "unavailable", "reasons": reasons}
+        return {"status": "degraded" if reasons else "ok", "reasons": reasons}
 
     @router.get("/metrics", response_class=Response)
     async def metrics(request: Request) -> Response:

@@ -36,6 +36,8 @@ from outrider.wire.messages import (
 from outrider.wire.v1 import verifier_pb2 as pb
 
 MAX_DRAFTERS = 1024
+MAX_REASONS = 32
+MAX_REASON = 1024
 MAX_EOS_IDS = 4096
 
 
@@ -48,6 +50,7 @@ def verifier_info_to_proto(info: VerifierInfo) -> pb.VerifierGetInfoResponse:
         drafters=info.drafters,
         instance_id=info.instance_id,
         default_draft_length=info.default_draft_length,
+        degraded=[reason[:MAX_REASON] for reason in info.degraded[:MAX_REASONS]],
     )
 
 
@@ -55,6 +58,7 @@ def verifier_info_from_proto(message: pb.VerifierGetInfoResponse) -> VerifierInf
     """Raises ProtocolError: a text or list that is too long."""
     with fields.from_peer("verifier info"):
         fields.at_most("drafters", len(message.drafters), MAX_DRAFTERS)
+        fields.at_most("degraded", len(message.degraded), MAX_REASONS)
         return VerifierInfo(
             model=model_info_from_proto(message.model),
             eos_token_ids=frozenset(
@@ -64,6 +68,7 @@ def verifier_info_from_proto(message: pb.VerifierGetInfoResponse) -> VerifierInf
             drafters=tuple(fields.text("drafters", name) for name in message.drafters),
             instance_id=fields.text("instance_id", message.instance_id),
             default_draft_length=message.default_draft_length,
+            degraded=tuple(fields.text("degraded", one, longest=MAX_REASON) for one in message.degraded),
             protocol_version=message.protocol_version,
         )
 

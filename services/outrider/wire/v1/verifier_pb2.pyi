@@ -14,7 +14,7 @@ class VerifierGetInfoRequest(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ...) -> None: ...
 
 class VerifierGetInfoResponse(_message.Message):
-    __slots__ = ("protocol_version", "model", "eos_token_ids", "batch_invariance", "drafters", "instance_id", "default_draft_length")
+    __slots__ = ("protocol_version", "model", "eos_token_ids", "batch_invariance", "drafters", "instance_id", "default_draft_length", "degraded")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,7 @@ class VerifierGetInfoResponse(_message.Message):
     DRAFTERS_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_DRAFT_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    DEGRADED_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     model: _common_pb2.ModelInfo
     eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -29,7 +30,8 @@ class VerifierGetInfoResponse(_message.Message):
     drafters: _containers.RepeatedScalarFieldContainer[str]
     instance_id: str
     default_draft_length: int
-    def __init__(self, protocol_version: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., batch_invariance: _Optional[str] = ..., drafters: _Optional[_Iterable[str]] = ..., instance_id: _Optional[str] = ..., default_draft_length: _Optional[int] = ...) -> None: ...
+    degraded: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol_version: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., batch_invariance: _Optional[str] = ..., drafters: _Optional[_Iterable[str]] = ..., instance_id: _Optional[str] = ..., default_draft_length: _Optional[int] = ..., degraded: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class VerifierGenerateRequest(_message.Message):
     __slots__ = ("session_id", "token_ids", "sampling", "stop", "speculation")

@@ -83,7 +83,8 @@ class VerifierServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Cancel(self, request, context):
-        """End a session. Idempotent.
+        """End a session, also one that is just being admitted. Idempotent. Of one that has finished here
+        lately, what lies past keep_tokens is forgotten.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,0 +1,61 @@
+"""What a verifier says of itself when something around it is away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from outrider.core.models import DrafterInfo, ModelInfo
+from outrider.sessions.redis import RedisStore
+from outrider.wire import convert
+from tests.integration.verifying.harness import TIMEOUT_S, Verifier, request, running
+from tests.integration.verifying.scripted import ScriptedDrafter, scripted
+from tests.servers import redis_server
+
+
+async def degraded(verifier: Verifier, expected: Callable[[tuple[str, ...]], bool]) -> tuple[str, ...]:
+    """Ask until the answer is as expected."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while True:
+            answer = await verifier.client.GetInfo(convert.verifier_info_request())
+            reasons = convert.verifier_info_from_proto(answer).degraded
+            if expected(reasons):
+                return reasons
+            await asyncio.sleep(0.01)
+
+
+async def test_a_store_that_is_away_and_back(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outrider.sessions.writer.PING_S", 0.05)
+    with redis_server() as server:
+        store = RedisStore(server.url, timeout_s=0.3)
+        async with running(tiny, store=store) as verifier:
+            assert await degraded(verifier, lambda _: True) == ()
+            server.stop()
+            # Nobody has to use it for that.
+            assert await degraded(verifier, bool) == ("session store away: 0 commits waiting",)
+            reply = await verifier.generate(request([5]))
+            assert len(reply.tokens) == 24
+            waiting = verifier.replica.writer.pending
+            assert waiting > 0
+            assert await degraded(verifier, bool) == (f"session store away: {waiting} commits waiting",)
+            server.start()
+            assert await degraded(verifier, lambda reasons: not reasons) == ()
+        await store.close()
+
+
+async def test_drafters_that_are_away_or_refused(tiny: Path) -> None:
+    stranger = ScriptedDrafter(
+        lambda held: [], info=DrafterInfo(ModelInfo("other", "f" * 64), "scripted", (), 64, 64, "one")
+    )
+    friend = ScriptedDrafter(lambda held: [])
+    async with scripted(stranger) as wrong, scripted(friend) as right:
+        async with scripted(ScriptedDrafter(lambda held: [])) as gone:
+            pass
+        drafters = {"right": right, "wrong": wrong, "gone": gone}
+        async with running(tiny, drafters=drafters, wait=False) as verifier:
+            reasons = await degraded(verifier, lambda reasons: len(reasons) == 2)
+            assert reasons[0].startswith("drafter wrong is refused: ") and "tokenizer" in reasons[0]
+            assert reasons[1].startswith("drafter gone is down: ")
