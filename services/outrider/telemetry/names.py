@@ -86,7 +86,7 @@ LABEL_STATE = "state"
 LABEL_OUTCOME = "outcome"
 LABEL_ROUTE = "route"
 
-LINK_STATES = ("down", "connecting", "ready", "resting", "refused")
+LINK_STATES = ("down", "connecting", "ready", "resting", "draining", "refused")
 """States of a verifier's link to a drafter; exactly one is 1 at a time."""
 ROUND_PARTS = ("draft_wait", "draft", "forward", "sampling", "commit", "other")
 """Where a round's time goes."""

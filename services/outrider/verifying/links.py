@@ -39,6 +39,7 @@ class LinkStatus(enum.Enum):
 
     CONNECTING = "connecting"
     READY = "ready"
+    DRAINING = "draining"  # what it holds goes on, until it stops
     REFUSED = "refused"  # the drafter does not fit the target
     DOWN = "down"
 
@@ -189,7 +190,7 @@ class DrafterLink:
             self._owed -= 1
             self._post(Drafted(self._name, self._generation, event))
         elif isinstance(event, Draining):
-            _log.info("drafter %s is about to stop", self._name)
+            self._set_status(LinkStatus.DRAINING, f"it stops in {event.grace_ms / 1000:g} s at most")
             self._post(LinkDraining(self._name, self._generation))
 
     def _set_status(self, status: LinkStatus, detail: str) -> None:

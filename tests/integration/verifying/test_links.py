@@ -242,6 +242,7 @@ async def test_a_draining_drafter_gets_no_new_sessions(tiny: Path, prompts: list
     async with scripted(drafter) as config, running(tiny, drafters={"s": config}) as verifier:
         first = await verifier.generate(request(prompts[2]))
         assert drafts(first) > 0
+        assert verifier.metric("outrider_drafter_link_state", drafter="s", state="draining") == 1
         sent = len(drafter.commands)
         second = await verifier.generate(request(prompts[2]))
         assert second.tokens == first.tokens and len(drafter.commands) == sent
