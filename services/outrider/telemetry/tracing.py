@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -27,6 +28,8 @@ MAX_QUEUED_SPANS = 8192
 EXPORT_BATCH = 512
 EXPORT_DELAY_MS = 1000
 EXPORT_TIMEOUT_S = 5
+SHUTDOWN_TIMEOUT_S = 1.0
+"""How long the end of a service may wait for the collector."""
 
 _SCOPE = "outrider"
 _KEY = "traceparent"
@@ -49,12 +52,18 @@ class Tracing:
         """Send what waits. False if that took too long."""
         return self.provider is None or self.provider.force_flush(int(timeout_s * 1000))
 
-    def shutdown(self) -> None:
-        """Send what waits, for EXPORT_TIMEOUT_S at most, and stop. Idempotent."""
-        if self.provider is not None:
-            self.provider.shutdown()
-            self.provider = None
-            self.tracer = trace.NoOpTracer()
+    def shutdown(self, timeout_s: float = SHUTDOWN_TIMEOUT_S) -> bool:
+        """Send what waits and stop. False if that took too long: what was left is lost. Idempotent."""
+        provider, self.provider = self.provider, None
+        self.tracer = trace.NoOpTracer()
+        if provider is None:
+            return True
+        # The SDK joins its exporting thread, which may be in the middle of retries to a collector that is
+        # away. A daemon thread does not hold up the end of the process.
+        sending = threading.Thread(target=provider.shutdown, name="tracing-shutdown", daemon=True)
+        sending.start()
+        sending.join(timeout_s)
+        return not sending.is_alive()
 
 
 def off() -> Tracing:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -55,7 +57,7 @@ def test_the_sampling_decision_of_the_caller_is_kept() -> None:
         assert not child.is_recording()
         sampled = tracing.context_from("00-" + "1" * 32 + "-" + "2" * 16 + "-01")
         traces.tracer.start_span("asked for", sampled).end()
-        traces.shutdown()
+        assert traces.shutdown()
         assert [span.name for span in sink.spans] == ["asked for"]
 
 
@@ -78,6 +80,16 @@ def test_a_collector_that_is_away_costs_no_more_than_the_bound() -> None:
     traces.shutdown()
     assert not traces.enabled
     assert not traces.tracer.start_span("after").is_recording()
+
+
+def test_a_collector_that_does_not_answer_does_not_hold_up_the_end() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        endpoint = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        traces = tracing.setup(TelemetryConfig(otlp_endpoint=endpoint), "gateway")
+        traces.tracer.start_span("lost").end()
+        assert not traces.shutdown(timeout_s=0.1)  # while it is still trying
+        assert traces.shutdown()
+        assert not traces.enabled
 
 
 @pytest.mark.parametrize(
