@@ -42,9 +42,7 @@ class LogitRows:
         best_ids = groups * GROUP_SIZE + grouped[index, groups].argmax(1)
         best = maxima.amax(1)
         for row, value in enumerate(best.tolist()):
-            # A maximum is NaN if anything in its row is.
-            if not math.isfinite(value):
-                raise InternalError(f"row {row} of the logits has the maximum {value}: nothing can be drawn")
+            check_best(row, value)
         return cls(table, index, maxima, best, best_ids)
 
     def __len__(self) -> int:
@@ -80,6 +78,17 @@ class LogitRows:
         blocks = self.table.view(-1, GROUP_SIZE)[self.index[rows] * self.groups + groups]
         which, inside = (blocks >= own[:, None]).nonzero(as_tuple=True)
         return rows[which], groups[which] * GROUP_SIZE + inside
+
+
+def check_best(row: int, value: float) -> float:
+    """The maximum of a row, if something can be drawn from the row.
+
+    Raises:
+        InternalError: it is NaN (as it is if anything in its row is), +inf or -inf.
+    """
+    if not math.isfinite(value):
+        raise InternalError(f"row {row} of the logits has the maximum {value}: nothing can be drawn")
+    return value
 
 
 def _over_vocabulary(logits: torch.Tensor, token_ids: torch.Tensor | None) -> torch.Tensor:

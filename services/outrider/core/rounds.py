@@ -17,7 +17,8 @@ class Proposal:
     base_len: int  # tokens of the session, prompt included, that the tree continues
     tree: TokenTree
     run_ahead_hit: bool = False
-    draft_us: int = 0
+    draft_us: int = 0  # from command to proposal, in the drafter
+    forward_us: int = 0  # of this, in the draft model's forwards
 
 
 class StaleReason(enum.Enum):

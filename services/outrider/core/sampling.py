@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from outrider.core.errors import InternalError
-from outrider.core.logit_rows import LogitRows
+from outrider.core.logit_rows import LogitRows, check_best
 from outrider.core.noise import FirstDraws, streams
 from outrider.core.race import contenders, pruned, winners
 from outrider.core.sessions import SamplingParams
@@ -48,6 +48,8 @@ def coupled_picks(
     _check_shape(logits, len(rows))
     if not rows:
         return torch.empty(0, dtype=torch.int64, device=logits.device)
+    if logits.device.type == "cpu" and all(own.temperature == 0.0 for own, _ in rows):
+        return torch.tensor(_largest(logits, token_ids))
     with torch.inference_mode():  # many small operations: bookkeeping for gradients would be a third of it
         every = LogitRows.of(logits, token_ids)
         picks = every.best_ids
@@ -87,6 +89,20 @@ def target_probs(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torc
             temperature = torch.tensor(own.temperature, dtype=torch.float64, device=logits.device)
             probs[index] = weights(exponents(every.row(index), every.best[index], temperature))
     return (probs / tree_sum(probs))[:, : logits.shape[1]]
+
+
+def _largest(logits: torch.Tensor, token_ids: torch.Tensor | None) -> list[int]:
+    """The lowest id with the largest logit, for each row; all that greedy rows need.
+
+    By NumPy: no thread is woken and no temporary is made, a tenth of the time, in a round's critical path.
+    """
+    picks = []
+    ids = None if token_ids is None else token_ids.numpy()
+    for number, row in enumerate(logits.detach().to(torch.float32).numpy()):
+        column = int(row.argmax())  # the first of equals, and of NaNs
+        best = check_best(number, float(row[column]))
+        picks.append(column if ids is None else int(ids[row == best].min()))
+    return picks
 
 
 def _kinds(rows: Rows) -> list[tuple[Callable[[LogitRows, Rows], torch.Tensor], list[int]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import torch
@@ -73,9 +74,8 @@ class DraftModel:
                 planned.append((session, sequence, count))
             else:
                 starved.append(session)
-        if planned:
-            self._forward(planned)
-        return StepReport(len(planned), starved)
+        forward_ns = self._forward(planned) if planned else (0, 0)
+        return StepReport(len(planned), starved, forward_ns)
 
     def _shares(self, sessions: Sequence[DraftSession]) -> list[tuple[DraftSession, int]]:
         """How many tokens each session runs. Prefill takes a smaller part while others wait for a token."""
@@ -94,7 +94,8 @@ class DraftModel:
             budget -= share
         return short
 
-    def _forward(self, planned: Sequence[tuple[DraftSession, SequenceHandle, int]]) -> None:
+    def _forward(self, planned: Sequence[tuple[DraftSession, SequenceHandle, int]]) -> tuple[int, int]:
+        """Run and draw; returns when the engine's part of it began and ended."""
         items = []
         drawing = []
         rows = []
@@ -112,14 +113,16 @@ class DraftModel:
                     logits="last" if draws else "none",
                 )
             )
+        start_ns = time.perf_counter_ns()
         output = self._engine.step(items)
+        forward_ns = start_ns, time.perf_counter_ns()
         for _, sequence, count in planned:
             self._engine.commit(sequence, range(count))
-        if not drawing:
-            return
-        picks = coupled_picks(output.logits, rows, self._vocabulary)
-        for session, token_id in zip(drawing, picks.tolist(), strict=True):
-            session.ahead.append(token_id)
+        if drawing:
+            picks = coupled_picks(output.logits, rows, self._vocabulary)
+            for session, token_id in zip(drawing, picks.tolist(), strict=True):
+                session.ahead.append(token_id)
+        return forward_ns
 
     def finished(self, session: DraftSession) -> bool:
         if session.goal:

@@ -18,6 +18,7 @@ class StepReport:
 
     progressed: int  # sessions that it brought forward
     starved: Sequence[DraftSession] = ()  # sessions that found no room in memory; nothing changed for them
+    forward_ns: tuple[int, int] = (0, 0)  # the model's forward: start and end, time.perf_counter_ns
 
 
 class DraftingMethod(Protocol):

@@ -57,6 +57,12 @@ class DraftScheduler:
         self._answers: list[Answer] = []
         self._batches: list[int] = []
         self._evicted = 0
+        self._forward_ns = (0, 0)  # the last forward
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether somebody waits for what `take` returns."""
+        return bool(self._answers)
 
     @property
     def has_work(self) -> bool:
@@ -167,7 +173,13 @@ class DraftScheduler:
         deadline_ns = arrived_ns + 1000 * command.patience_us if command.patience_us else 0
         hit = self._method.runs_ahead and self._method.finished(session)
         session.request = DraftRequest(
-            len(session.tokens), length, arrived_ns, deadline_ns, command.traceparent, hit
+            len(session.tokens),
+            length,
+            arrived_ns,
+            deadline_ns,
+            command.traceparent,
+            hit,
+            forward_ns=_since(arrived_ns, self._forward_ns),
         )
         self._owing[session] = None
 
@@ -196,6 +208,10 @@ class DraftScheduler:
                 detail = f"the step failed: {type(error).__name__}"
                 self._stale(session.key, session.epoch, StaleReason.UNKNOWN, detail)
             return StepReport(0)
+        self._forward_ns = report.forward_ns
+        for session in self._owing:
+            if session.request is not None:  # those outside of the batch wait for it too
+                session.request.forward_ns += _since(session.request.arrived_ns, report.forward_ns)
         if report.progressed:
             self._batches.append(report.progressed)
         return report
@@ -214,6 +230,7 @@ class DraftScheduler:
                 tree,
                 request.run_ahead_hit,
                 max(0, now_ns - request.arrived_ns) // 1000,
+                request.forward_ns // 1000,
             )
             self._answers.append(Answer(session.key.stream, proposal, request))
             self._go_on_alone(session, request)
@@ -267,3 +284,9 @@ class DraftScheduler:
 
     def _stale(self, key: SessionKey, epoch: int, reason: StaleReason, detail: str) -> None:
         self._answers.append(Answer(key.stream, Stale(key.session_id, epoch, reason, detail)))
+
+
+def _since(arrived_ns: int, forward_ns: tuple[int, int]) -> int:
+    """How much of a forward was after `arrived_ns`."""
+    start, end = forward_ns
+    return max(0, end - max(start, arrived_ns))

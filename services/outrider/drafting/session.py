@@ -26,6 +26,7 @@ class DraftRequest:
     deadline_ns: int  # after that nobody waits for it; 0: no deadline
     traceparent: str = ""
     run_ahead_hit: bool = False
+    forward_ns: int = 0  # time since arrival that the model's forwards took
 
 
 @dataclass(slots=True, eq=False)

@@ -40,9 +40,13 @@ class StreamEnd:
     stream: int
 
 
+_MOST_UNTOLD = 256
+"""Commands taken in after which the event loop is told, so that it lets more come."""
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one turn of the worker did."""
+    """What the worker did since it last told."""
 
     happened: Happened
     applied: Mapping[int, int]  # stream -> commands taken in
@@ -61,7 +65,11 @@ class DraftWorker:
         return self._thread.submit(build)
 
     def run(self, scheduler: DraftScheduler, deliver: Callable[[Turn], object]) -> Future[None]:
-        """Begin to work: take all commands in, do one step, call `deliver` (in the worker's thread), again.
+        """Begin to work: take all commands in, do one step, again.
+
+        Calls `deliver` (in the worker's thread) when there are answers or nothing is left to do. Not
+        after each step: to wake the event loop, and to share the interpreter with it, costs a
+        short step a good part of its time.
 
         The future ends after `stop`, or with the defect that ended the thread.
         """
@@ -77,12 +85,12 @@ class DraftWorker:
         self._thread.shutdown(wait=False)
 
     def _run(self, scheduler: DraftScheduler, deliver: Callable[[Turn], object]) -> None:
-        while True:
-            applied: Counter[int] = Counter()
-            if not self._take_in(scheduler, applied):
-                return
+        applied: Counter[int] = Counter()
+        while self._take_in(scheduler, applied):
             scheduler.step()
-            deliver(Turn(scheduler.take(), applied, scheduler.load))
+            if scheduler.has_answers or not scheduler.has_work or applied.total() > _MOST_UNTOLD:
+                deliver(Turn(scheduler.take(), applied, scheduler.load))
+                applied = Counter()
 
     def _take_in(self, scheduler: DraftScheduler, applied: Counter[int]) -> bool:
         """Apply all that has come in; waits for something if there is no work. False: stop."""

@@ -144,6 +144,7 @@ class VerifierMetrics(_Metrics):
         self._rounds = {kind: rounds.labels(model_name, kind) for kind in names.ROUND_KINDS}
         times = self._histogram(names.ROUND_PART_TIME)
         self._parts = {part: times.labels(model_name, part) for part in names.ROUND_PARTS}
+        self._overhead = self._histogram(names.ROUND_OVERHEAD)
         self._positions: list[Counter] = []
 
     def load(self, *, running: int, waiting: int, kv_usage: float) -> None:
@@ -180,6 +181,10 @@ class VerifierMetrics(_Metrics):
     def step_time(self, part: str, seconds: float) -> None:
         """Time of one step's part, one of `names.ROUND_PARTS`."""
         self._parts[part].observe(seconds)
+
+    def round_overhead(self, seconds: float) -> None:
+        """Time between two forwards of the target that was not spent in the drafter's forwards."""
+        self._overhead.observe(seconds)
 
     def missed(self, drafter: str) -> None:
         """A round went on without the proposal it had asked for."""

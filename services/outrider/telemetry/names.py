@@ -88,7 +88,7 @@ LABEL_ROUTE = "route"
 
 LINK_STATES = ("down", "connecting", "ready", "resting", "draining", "refused")
 """States of a verifier's link to a drafter; exactly one is 1 at a time."""
-ROUND_PARTS = ("draft_wait", "draft", "forward", "sampling", "commit", "other")
+ROUND_PARTS = ("draft_wait", "draft", "draft_forward", "forward", "sampling", "commit", "other")
 """Where a round's time goes."""
 ROUND_KINDS = ("speculative", "plain")
 """Rounds with and without a proposal."""
@@ -99,6 +99,10 @@ _LATENCY = (
 )
 _PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 _PART = (0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+_OVERHEAD = (
+    *(quarter / 4000 for quarter in range(1, 33)),  # fine enough for a median: 0.25 ms each
+    *(0.01, 0.0125, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 1.0),
+)
 _COUNT = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 
 
@@ -163,6 +167,13 @@ SPEC_ACCEPTED_PER_POS = Metric(
 ROUNDS = Metric("outrider_rounds_total", "counter", "Rounds: verification steps of a session", (LABEL_KIND,))
 ROUND_PART_TIME = Metric(
     "outrider_round_part_seconds", "histogram", "Time of a step by part", (LABEL_PART,), _PART
+)
+ROUND_OVERHEAD = Metric(
+    "outrider_round_overhead_seconds",
+    "histogram",
+    "From the end of the target's forward to the start of the next one, less the drafter's forwards; rounds "
+    "that follow on one of the same sessions and have a proposal",
+    buckets=_OVERHEAD,
 )
 PROPOSALS_MISSED = Metric(
     "outrider_proposals_missed_total",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from opentelemetry.util.types import AttributeValue
 
@@ -13,19 +14,34 @@ from outrider.verifying.session import Session
 from outrider.verifying.steps import StepTimes, Work
 
 
+@dataclass(frozen=True, slots=True)
+class _LastStep:
+    """The step before; times are `perf_counter` seconds."""
+
+    sessions: tuple[int, ...] = ()  # their order of admission, which is unique
+    forward: float = 0.0  # end of the forward
+    published: float = 0.0
+
+
 class Meter:
     """The engine thread's counts. A step's time is split into the parts of `names.ROUND_PARTS`:
 
-    - draft_wait: from asking for drafts to the start of the step, the longest of its sessions
+    - draft_wait: from handing the last step's outcome over to the start of this one, if drafts were
+      asked for
     - draft: what of it the drafter itself says to have spent
+    - draft_forward: what of that its model's forwards took
     - forward: the engine
     - sampling: picks and walks
-    - commit: keeping KV, releasing it
+    - commit: keeping KV, releasing it; while drafts are waited for, if they are
     - other: planning, reserving room, handing the outcome over
+
+    A round that follows on one of the same sessions also has an overhead: from the end of the one
+    forward to the start of the next one, less draft_forward.
     """
 
     def __init__(self, metrics: VerifierMetrics) -> None:
         self._metrics = metrics
+        self._last = _LastStep()
 
     def load(self, running: int, waiting: int, pool: PoolUsage) -> None:
         """How many sessions there are, and how full the pool is."""
@@ -81,11 +97,21 @@ class Meter:
         self, works: Sequence[Work], began: float, times: StepTimes, published: float, over: float
     ) -> None:
         """A step is over; all times are `perf_counter` seconds."""
-        waited = max((work.waited_s for work in works), default=0.0)
-        if waited:
-            drafted = max((work.proposal.draft_us / 1e6 for work in works if work.proposal), default=0.0)
+        last, sessions = self._last, tuple(work.session.order for work in works)
+        self._last = _LastStep(sessions, times.forward, published)
+        waited = min(max(work.waited_s for work in works), began - last.published)
+        if waited > 0:
+            slowest = max(
+                ((p.draft_us / 1e6, p.forward_us / 1e6) for work in works if (p := work.proposal)),
+                default=(0.0, 0.0),
+            )
+            drafted = min(slowest[0], waited)
+            in_forward = min(slowest[1], drafted)
             self._metrics.step_time("draft_wait", waited)
-            self._metrics.step_time("draft", min(drafted, waited))
+            self._metrics.step_time("draft", drafted)
+            self._metrics.step_time("draft_forward", in_forward)
+            if last.sessions == sessions and all(work.proposal for work in works):
+                self._metrics.round_overhead(times.start - last.forward - in_forward)
         self._metrics.step_time("forward", times.forward - times.start)
         self._metrics.step_time("sampling", times.sample - times.forward)
         self._metrics.step_time("commit", over - published)

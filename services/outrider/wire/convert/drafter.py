@@ -184,6 +184,7 @@ def event_to_proto(event: DraftEvent) -> pb.DraftEvent:
                 tree=tree_to_proto(event.tree),
                 run_ahead_hit=event.run_ahead_hit,
                 draft_us=min(event.draft_us, MAX_PATIENCE_US),
+                forward_us=min(event.forward_us, MAX_PATIENCE_US),
             ),
         )
     if isinstance(event, Stale):
@@ -223,6 +224,7 @@ def event_from_proto(
                 tree=tree_from_proto(message.proposal.tree, vocab_size=vocab_size, max_nodes=max_nodes),
                 run_ahead_hit=message.proposal.run_ahead_hit,
                 draft_us=message.proposal.draft_us,
+                forward_us=message.proposal.forward_us,
             )
         if kind == "stale":
             reason = _STALE_BACK.get(message.stale.reason)

@@ -128,16 +128,18 @@ class DraftEvent(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., proposal: _Optional[_Union[DraftProposal, _Mapping]] = ..., stale: _Optional[_Union[StaleSession, _Mapping]] = ..., load: _Optional[_Union[DrafterLoad, _Mapping]] = ..., draining: _Optional[_Union[DrafterDraining, _Mapping]] = ...) -> None: ...
 
 class DraftProposal(_message.Message):
-    __slots__ = ("base_len", "tree", "run_ahead_hit", "draft_us")
+    __slots__ = ("base_len", "tree", "run_ahead_hit", "draft_us", "forward_us")
     BASE_LEN_FIELD_NUMBER: _ClassVar[int]
     TREE_FIELD_NUMBER: _ClassVar[int]
     RUN_AHEAD_HIT_FIELD_NUMBER: _ClassVar[int]
     DRAFT_US_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_US_FIELD_NUMBER: _ClassVar[int]
     base_len: int
     tree: _common_pb2.TokenTree
     run_ahead_hit: bool
     draft_us: int
-    def __init__(self, base_len: _Optional[int] = ..., tree: _Optional[_Union[_common_pb2.TokenTree, _Mapping]] = ..., run_ahead_hit: _Optional[bool] = ..., draft_us: _Optional[int] = ...) -> None: ...
+    forward_us: int
+    def __init__(self, base_len: _Optional[int] = ..., tree: _Optional[_Union[_common_pb2.TokenTree, _Mapping]] = ..., run_ahead_hit: _Optional[bool] = ..., draft_us: _Optional[int] = ..., forward_us: _Optional[int] = ...) -> None: ...
 
 class StaleSession(_message.Message):
     __slots__ = ("reason", "detail")
