@@ -120,7 +120,7 @@ class Generations:
         limits.check_sampling(request.sampling)
         limits.check_stop_strings(request.stop.stop)
         limits.check_speculation(request.speculation)
-        prompt = await self._encode(request)
+        prompt = await self._encode(request, model.context_length)
         context = model.context_length
         limits.check_prompt(prompt, vocab_size=model.vocab_size, context_length=context)
         if not clamp:
@@ -136,12 +136,12 @@ class Generations:
             speculation=request.speculation,
         )
 
-    async def _encode(self, request: GenerationRequest) -> tuple[int, ...]:
+    async def _encode(self, request: GenerationRequest, context_length: int) -> tuple[int, ...]:
         if isinstance(request.input, str):
-            return await self._tokenizer.encode_prompt(request.input)
+            return await self._tokenizer.encode_prompt(request.input, context_length=context_length)
         turns = tuple(turn for turn in request.input if isinstance(turn, ChatTurn))
         if turns:
-            return await self._tokenizer.encode_chat(turns)
+            return await self._tokenizer.encode_chat(turns, context_length=context_length)
         return tuple(item for item in request.input if isinstance(item, int))
 
 

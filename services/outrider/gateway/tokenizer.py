@@ -8,10 +8,11 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from outrider.core.errors import ConfigError, InvalidRequestError
+from outrider.core.errors import ConfigError, InvalidRequestError, PromptTooLongError
 from outrider.core.fingerprint import tokenizer_fingerprint
 from outrider.gateway.chat_template import ChatTemplate, load_chat_template
 from outrider.gateway.detokenizer import Detokenizer, DetokenizerFactory
+from outrider.gateway.token_bound import most_characters_per_token
 from outrider.wire.messages import ChatTurn
 
 _INLINE_CHARACTERS = 1024
@@ -26,6 +27,7 @@ class TextTokenizer:
         tokenizer.no_padding()
         self._tokenizer = tokenizer
         self._chat_template = chat_template
+        self._most_characters = most_characters_per_token(tokenizer)
         self._detokenizers = DetokenizerFactory(tokenizer)
         self.fingerprint = fingerprint
 
@@ -45,27 +47,40 @@ class TextTokenizer:
             raise ConfigError(f"{path} cannot be read: {error}") from error
         return cls(tokenizer, load_chat_template(folder), tokenizer_fingerprint(folder))
 
-    async def encode_prompt(self, text: str) -> tuple[int, ...]:
-        """Token ids of a plain prompt, with the tokens that the model wants at its start."""
-        return await self._encode(text, add_special_tokens=True)
+    async def encode_prompt(self, text: str, *, context_length: int = 0) -> tuple[int, ...]:
+        """Token ids of a plain prompt, with the tokens that the model wants at its start.
 
-    async def encode_chat(self, turns: Sequence[ChatTurn]) -> tuple[int, ...]:
+        Raises:
+            PromptTooLongError: it can never fit the context (0: unbounded), which its length alone tells.
+        """
+        return await self._encode(text, context_length, add_special_tokens=True)
+
+    async def encode_chat(self, turns: Sequence[ChatTurn], *, context_length: int = 0) -> tuple[int, ...]:
         """Token ids of a conversation, ready for the assistant's answer.
 
         Raises:
+            PromptTooLongError: as `encode_prompt`.
             InvalidRequestError: the model has no chat template, or its template refuses.
         """
         if self._chat_template is None:
             raise InvalidRequestError(
                 "this model has no chat template: use completions with a prompt", field="messages"
             )
-        return await self._encode(self._chat_template.render(turns), add_special_tokens=False)
+        return await self._encode(self._chat_template.render(turns), context_length, add_special_tokens=False)
 
     def detokenizer(self) -> Detokenizer:
         """For the tokens of one generation."""
         return self._detokenizers.create()
 
-    async def _encode(self, text: str, *, add_special_tokens: bool) -> tuple[int, ...]:
+    async def _encode(self, text: str, context_length: int, *, add_special_tokens: bool) -> tuple[int, ...]:
+        most = (context_length - 1) * self._most_characters
+        if most > 0 and len(text) > most:
+            raise PromptTooLongError(
+                f"prompt must hold at most {context_length - 1} tokens (the model's context of "
+                f"{context_length} less one to generate); {len(text)} characters are more, whatever they are",
+                field="prompt",
+            )
+
         def encode() -> tuple[int, ...]:
             return tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 

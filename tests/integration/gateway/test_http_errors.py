@@ -154,6 +154,17 @@ async def test_unknown_model(client):
     check(await client.get("/v1/models/other"), 404, kind="not_found_error", code="model_not_found")
 
 
+async def test_what_can_never_fit_is_refused_without_tokenising_it(client, stack):
+    text = "the end. " * 100_000
+    messages = [{"role": "user", "content": text}]
+    response = await client.post("/v1/chat/completions", json=CHAT | {"messages": messages})
+    check(response, 400, param="messages", code="context_length_exceeded", text="at most 255 tokens")
+    assert "characters are more" in response.json()["error"]["message"]
+    response = await client.post("/v1/completions", json=COMPLETION | {"prompt": ["short", text]})
+    check(response, 400, param="prompt", code="context_length_exceeded", text="900000 characters are more")
+    assert all(session.request.prompt for session in stack.verifier.sessions.values())
+
+
 async def test_prompt_too_long_is_refused_before_any_token(client, stack):
     long = [{"role": "user", "content": "the " * 400}]
     response = await client.post("/v1/chat/completions", json=CHAT | {"messages": long, "stream": True})
