@@ -21,6 +21,10 @@ from outrider.wire.messages import AdvanceDraft, DraftCommand, DrafterLoad, Open
 
 log = logging.getLogger(__name__)
 
+EVICTED_REST_S = 5.0
+"""How long a session that had to give way is refused. If more sessions are active than fit, each would
+otherwise come back by pushing out another, and all would be in prefill for ever."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -44,7 +48,13 @@ class DraftScheduler:
     """Sessions, what they owe, and the order of work."""
 
     def __init__(
-        self, method: DraftingMethod, *, max_sessions: int, max_draft_tokens: int, run_ahead: int = 0
+        self,
+        method: DraftingMethod,
+        *,
+        max_sessions: int,
+        max_draft_tokens: int,
+        run_ahead: int = 0,
+        evicted_rest_s: float = EVICTED_REST_S,
     ) -> None:
         self._method = method
         self._max_sessions = max_sessions
@@ -57,6 +67,8 @@ class DraftScheduler:
         self._answers: list[Answer] = []
         self._batches: list[int] = []
         self._evicted = 0
+        self._evicted_rest_ns = round(evicted_rest_s * 1e9)
+        self._refused_until: dict[SessionKey, int] = {}  # sessions that had to give way; perf_counter_ns
         self._forward_ns = (0, 0)  # the last forward
 
     @property
@@ -97,6 +109,7 @@ class DraftScheduler:
                 self._advance(session, command, arrived_ns)
         elif session is not None:
             self._drop(session)
+            self._refused_until.clear()  # there is room again
 
     def reject(self, stream: int, session_id: str, epoch: int, detail: str) -> None:
         """A malformed command came in: its session cannot follow the commits any more."""
@@ -110,6 +123,7 @@ class DraftScheduler:
         """A stream ended: free its sessions."""
         for session in self._table.of_stream(stream):
             self._drop(session)
+        self._refused_until.clear()
         self._answers = [answer for answer in self._answers if answer.stream != stream]
 
     def step(self) -> None:
@@ -135,6 +149,10 @@ class DraftScheduler:
     def _open(self, key: SessionKey, command: OpenDraft, arrived_ns: int) -> None:
         session = DraftSession(key, command.epoch, command.sampling, list(command.token_ids))
         if not self._fits_context(session):
+            return
+        if arrived_ns < self._refused_until.get(key, 0):
+            detail = "it had to give way to others, which still fill the memory"
+            self._stale(key, command.epoch, StaleReason.FULL, detail)
             return
         if len(self._table) >= self._max_sessions and not self._drop_oldest_idle():
             self._stale(key, command.epoch, StaleReason.FULL, f"all {self._max_sessions} sessions are busy")
@@ -273,6 +291,9 @@ class DraftScheduler:
             return False
         self._drop(session)
         self._evicted += 1
+        now_ns = time.perf_counter_ns()
+        self._refused_until = {key: until for key, until in self._refused_until.items() if until > now_ns}
+        self._refused_until[session.key] = now_ns + self._evicted_rest_ns
         return True
 
     def _drop(self, session: DraftSession) -> None:

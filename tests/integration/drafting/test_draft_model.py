@@ -50,18 +50,27 @@ def load(folder: Path, **fields: object) -> DraftModel:
 class Driver:
     """A scheduler with its method, driven by hand, and what each session holds."""
 
-    def __init__(self, method: DraftModel, *, run_ahead: int = 0, max_sessions: int = 8) -> None:
+    def __init__(
+        self, method: DraftModel, *, run_ahead: int = 0, max_sessions: int = 8, evicted_rest_s: float = 0.0
+    ) -> None:
         self.scheduler = DraftScheduler(
-            method, max_sessions=max_sessions, max_draft_tokens=6, run_ahead=run_ahead
+            method,
+            max_sessions=max_sessions,
+            max_draft_tokens=6,
+            run_ahead=run_ahead,
+            evicted_rest_s=evicted_rest_s,
         )
         self.method = method
+        self.evicted = 0
 
     def put(self, command: OpenDraft | AdvanceDraft | CloseDraft) -> None:
         self.scheduler.apply(1, command, time.perf_counter_ns())
 
     def step(self) -> list[Proposal | Stale]:
         self.scheduler.step()
-        return [answer.event for answer in self.scheduler.take().answers]
+        happened = self.scheduler.take()
+        self.evicted += happened.evicted
+        return [answer.event for answer in happened.answers]
 
     def rest(self) -> list[Proposal | Stale]:
         events = self.step()
@@ -102,6 +111,32 @@ def test_all_is_accepted_when_the_draft_is_the_target(
         draft = tokens_of(event)
         hits += isinstance(event, Proposal) and event.run_ahead_hit
     assert hits == 6
+    driver.close()
+
+
+@pytest.mark.parametrize("params", PARAMS)
+@pytest.mark.parametrize("run_ahead", [0, 6])
+@pytest.mark.parametrize("accepted", [0, 1, 3])
+@pytest.mark.parametrize("more", [0, 4])
+def test_what_was_drafted_otherwise_is_rolled_back(
+    methods: Callable[[int, bool], DraftModel],
+    oracle: Oracle,
+    params: SamplingParams,
+    run_ahead: int,
+    accepted: int,
+    more: int,
+) -> None:
+    """`accepted` draft tokens, one that was drafted otherwise, and `more` that were not drafted at all."""
+    driver = Driver(methods(1024, False), run_ahead=run_ahead)
+    tokens = PROMPT[:40]
+    draft = tokens_of(driver.ask(OpenDraft("a", 1, tokens, params, 5)))
+    for _ in range(2):
+        other = (draft[accepted] + 1) % VOCAB
+        committed = (*draft[:accepted], other, *PROMPT[:more])
+        event = driver.ask(AdvanceDraft("a", 1, len(tokens), committed, accepted, 5))
+        tokens += committed
+        draft = tokens_of(event)
+        assert draft == oracle.propose(tokens, params, 5)
     driver.close()
 
 
@@ -200,6 +235,37 @@ def test_full_pool(folder: Path, oracle: Oracle) -> None:
     draft = tokens_of(driver.ask(OpenDraft("a", 1, tokens, PARAMS[1], 3)))  # drops b
     assert draft == oracle.propose(tokens, PARAMS[1], 3)
     assert isinstance(driver.ask(AdvanceDraft("b", 1, 101, (1,), 0, 3)), Stale)
+    driver.close()
+
+
+def test_more_sessions_than_fit_do_not_push_each_other_out_for_ever(folder: Path, oracle: Oracle) -> None:
+    """Three sessions take turns in a pool for two, each opened again as soon as it is not known."""
+    method = load(folder, pool_tokens=256, prefix_cache=False)
+    driver = Driver(method, evicted_rest_s=3600.0)
+    tokens = {name: (ord(name), *PROMPT) for name in ("a", "b", "c")}
+    held: set[str] = set()
+    outcomes: dict[str, list[object]] = {name: [] for name in tokens}
+    for _ in range(8):
+        for name, mine in tokens.items():
+            if name in held:
+                tokens[name] = (*mine, 1)
+                event = driver.ask(AdvanceDraft(name, 1, len(mine), (1,), 0, 2))
+                if isinstance(event, Stale) and event.reason is StaleReason.UNKNOWN:
+                    event = driver.ask(OpenDraft(name, 1, tokens[name], PARAMS[0], 2))
+            else:
+                event = driver.ask(OpenDraft(name, 1, mine, PARAMS[0], 2))
+            (held.discard if isinstance(event, Stale) else held.add)(name)
+            if isinstance(event, Proposal):
+                assert event.tree.token_ids == oracle.propose(tokens[name], PARAMS[0], 2)
+            outcomes[name].append(getattr(event, "reason", "drafts"))
+    assert driver.evicted == 1
+    assert outcomes == {
+        "a": ["drafts", *[StaleReason.FULL] * 7],
+        "b": ["drafts"] * 8,
+        "c": ["drafts"] * 8,
+    }
+    driver.put(CloseDraft("b", 1))  # there is room again
+    assert isinstance(driver.ask(OpenDraft("a", 1, tokens["a"], PARAMS[0], 2)), Proposal)
     driver.close()
 
 

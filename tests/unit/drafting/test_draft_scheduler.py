@@ -10,7 +10,7 @@ from outrider.core.rounds import Proposal, StaleReason
 from outrider.core.sessions import SamplingParams
 from outrider.drafting import prompt_lookup
 from outrider.drafting.prompt_lookup import PromptLookup
-from outrider.drafting.scheduler import DraftScheduler
+from outrider.drafting.scheduler import EVICTED_REST_S, DraftScheduler
 from outrider.wire.messages import AdvanceDraft, CloseDraft, DraftCommand, OpenDraft, Stale
 
 PARAMS = SamplingParams(temperature=0.0)
@@ -138,3 +138,31 @@ def test_a_new_command_replaces_a_late_proposal() -> None:
     bench.scheduler.apply(1, command, time.perf_counter_ns() - 1_000_000)
     bench.put(advance("a", 3, (2,)))
     assert bench.run() == [("a", (1, 2))]
+
+
+def test_a_session_that_had_to_give_way_is_refused_for_a_while() -> None:
+    bench = Bench(max_sessions=2)
+    bench.put(open_("a", (1, 1)), open_("b", (1, 1)))
+    bench.run()
+    bench.put(open_("c", (1, 1)))
+    assert bench.run() == [("c", (1, 1))]  # a had to give way
+    bench.put(advance("a", 2, (1,)), open_("a", (1, 1, 1)))
+    assert bench.run() == [("a", StaleReason.UNKNOWN), ("a", StaleReason.FULL)]
+    later = time.perf_counter_ns() + round(1.1e9 * EVICTED_REST_S)
+    bench.scheduler.apply(1, open_("a", (1, 1, 1)), later)
+    assert bench.run() == [("a", (1, 1))]  # now b gives way
+
+
+@pytest.mark.parametrize("end", ["close", "stream"])
+def test_a_session_that_had_to_give_way_comes_back_when_there_is_room(end: str) -> None:
+    bench = Bench(max_sessions=2)
+    bench.put(open_("a", (1, 1)))
+    bench.run()
+    bench.put(open_("b", (1, 1)), open_("c", (1, 1)), stream=2)
+    bench.run()
+    if end == "close":
+        bench.put(CloseDraft("b", 1), stream=2)
+    else:
+        bench.scheduler.drop_stream(2)
+    bench.put(open_("a", (1, 1, 1)))
+    assert bench.run() == [("a", (1, 1))]
