@@ -90,7 +90,8 @@ class DrafterService(services.DrafterService):
                 stream.applied(commands)
         self._load = turn.load
         self._turned.set()
-        self._observe(turn)
+        # After the streams' tasks, which `send` has woken: a verifier waits for what they write.
+        asyncio.get_running_loop().call_soon(self._observe, turn)
 
     async def tell_load(self) -> None:
         """Tell all streams how busy the drafter is, now and then, when it changed. Runs until cancelled."""

@@ -28,6 +28,10 @@ class Hub:
     def _deliver(self, outcome: Outcome) -> None:
         for (name, generation), commands in outcome.commands.items():
             self._links[name].send(generation, commands)
+        # After the links' tasks, which `send` has woken, and in the order of outcomes.
+        self._loop.call_soon(self._deliver_rest, outcome)
+
+    def _deliver_rest(self, outcome: Outcome) -> None:
         self._streams.deliver(outcome.items)
         if outcome.commits:
             self._writer.put(outcome.commits)
