@@ -174,3 +174,15 @@ def test_threads_do_not_matter() -> None:
     finally:
         torch.set_num_threads(threads)
     assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize("reduced", [False, True])
+def test_greedy_rows_alone_pick_what_they_pick_beside_others(reduced: bool) -> None:
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randint(0, 4, (5, 300), generator=generator).float()  # full of ties
+    logits[1, :200] = float("-inf")
+    ids = torch.randperm(1000, generator=generator)[:300] if reduced else None
+    greedy = [(SamplingParams(temperature=0.0), position) for position in range(4)]
+    mixed = coupled_picks(logits, [*greedy, (SamplingParams(temperature=1.0), 4)], ids)
+    alone = coupled_picks(logits[:4], greedy, ids)
+    assert alone.tolist() == mixed.tolist()[:4]
