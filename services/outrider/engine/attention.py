@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from outrider.engine.elementwise import apply_elementwise
 from outrider.engine.kv_store import KvStore
 from outrider.engine.plan import AttentionGroup, StepPlan
 
@@ -94,7 +95,7 @@ def _scores_by_hand(
     """Attention with a soft cap (Gemma 2, arXiv 2408.00118) or attention sinks (gpt-oss)."""
     scores = torch.matmul(query, keys.transpose(2, 3)).float() * kind.scale
     if kind.softcap:
-        scores = torch.tanh(scores / kind.softcap) * kind.softcap
+        scores = apply_elementwise(torch.tanh, scores / kind.softcap) * kind.softcap
     scores = scores + mask.float()
     if kind.sinks is None:
         weights = torch.softmax(scores, -1)

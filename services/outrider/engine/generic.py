@@ -18,6 +18,7 @@ from transformers.cache_utils import Cache
 from transformers.pytorch_utils import Conv1D
 
 from outrider.engine.attention import AttentionKind, attend
+from outrider.engine.elementwise import apply_elementwise, replace_activations
 from outrider.engine.experts import EXPERTS_NAME
 from outrider.engine.kv_store import KvStore, LayerShape
 from outrider.engine.plan import StepPlan
@@ -113,6 +114,8 @@ class GenericRunner:
         if head_rows is not None:
             _restrict_head(model, head_rows)
         self._projections = _replace_linear_layers(model)
+        replace_activations(model)
+        self._softcap = _take_softcap(model.config)
         self._head = model.get_output_embeddings()
         self._hidden: torch.Tensor | None = None
         self._head.register_forward_pre_hook(self._keep_hidden)
@@ -155,6 +158,8 @@ class GenericRunner:
         finally:
             _running.reset(token)
         logits = output.logits[0]
+        if self._softcap:
+            logits = apply_elementwise(torch.tanh, logits / self._softcap) * self._softcap
         if not hidden:
             return RunnerOutput(logits[: len(rows)])
         assert self._hidden is not None
@@ -176,6 +181,15 @@ class GenericRunner:
             _running.reset(token)
         layers = range(len(running.shapes))
         return [running.shapes[layer] for layer in layers], [running.kinds[layer] for layer in layers]
+
+
+def _take_softcap(config: Any) -> float:
+    """The cap of the final logits (Gemma 2), which is then applied here; 0: none."""
+    cap = getattr(config, "final_logit_softcapping", None)
+    if cap is None:
+        return 0.0
+    config.final_logit_softcapping = None
+    return float(cap)
 
 
 def _replace_linear_layers(model: Any) -> list[Projection]:

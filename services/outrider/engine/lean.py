@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from outrider.engine.attention import AttentionKind, attend
+from outrider.engine.elementwise import apply_elementwise
 from outrider.engine.kv_store import KvStore, LayerShape
 from outrider.engine.plan import StepPlan
 from outrider.engine.rows import Projection
@@ -121,7 +122,7 @@ class LeanRunner:
         attended = attend(plan, self._store, index, both[:, :heads], layer.kind)
         state = state + layer.output(attended.reshape(count, heads * dim))
         gate, up = layer.gate_up(self._normed(state, layer.mlp_norm)).chunk(2, -1)
-        mixed: torch.Tensor = layer.down(F.silu(gate).mul_(up))
+        mixed: torch.Tensor = layer.down(apply_elementwise(F.silu, gate).mul_(up))
         return state + mixed
 
     def _normed(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
