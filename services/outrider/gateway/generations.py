@@ -40,6 +40,11 @@ class Generations:
         self._timeout_s = timeout_s
         self._running: dict[str, Generation] = {}
 
+    @property
+    def timeout_s(self) -> float:
+        """Longest time that a generation may take."""
+        return self._timeout_s
+
     def __len__(self) -> int:
         return len(self._running)
 

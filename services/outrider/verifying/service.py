@@ -195,6 +195,8 @@ class VerifierServicer(VerifierService):
                 return _over(record, record.finish_reason, from_token)
             self._admission.check_fits(record)
             record = await self._store.claim(session_id)
+            if record.finish_reason is not None:  # its owner ended it between load and claim
+                return _over(record, record.finish_reason, from_token)
         return self._run(record, from_token, context, span).events()
 
     def _run(self, record: SessionRecord, from_token: int, context: Context, span: trace.Span) -> Attachment:

@@ -25,6 +25,8 @@ from outrider.gateway.openai.shapes import Answer, Shape
 from outrider.gateway.playing import PlayEvent, play
 from outrider.wire.messages import GenerationDelta, GenerationFinished
 
+_UNREAD_S = 5.0
+"""How long after the generation's own limit a client may take to read the rest of the answer."""
 _DONE = b"data: [DONE]\n\n"
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -86,9 +88,12 @@ class Exchange(Response):
         )
         shape = self._endpoint.shape(body)
         events = play(self._generations, body.generations(), caller)
-        if body.streams:
-            return await _unless_gone(request, self._stream(events, shape, body.include_usage, send))
-        return await _unless_gone(request, self._whole(events, shape, request, send))
+        answer = (
+            self._stream(events, shape, body.include_usage, send)
+            if body.streams
+            else self._whole(events, shape, request, send)
+        )
+        return await unless_gone(request, answer, self._generations.timeout_s + _UNREAD_S)
 
     async def _whole(
         self, events: AsyncGenerator[tuple[int, PlayEvent]], shape: Shape, request: Request, send: Send
@@ -171,12 +176,18 @@ async def _read_body(request: Request, most: int) -> bytes:
     return b"".join(parts)
 
 
-async def _unless_gone(request: Request, answer: Coroutine[Any, Any, str]) -> str:
-    """Run `answer`; cancel it, and everything it started, if the client disconnects first."""
+async def unless_gone(request: Request, answer: Coroutine[Any, Any, str], most_s: float) -> str:
+    """Run `answer`; cancel it, and everything it started, if the client disconnects first.
+
+    A client that stays but does not read counts as gone after `most_s` seconds: sending to it has no end.
+
+    Raises:
+        ClientDisconnect: the client is gone.
+    """
     work = asyncio.create_task(answer)
     gone = asyncio.create_task(_disconnected(request))
     try:
-        await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((work, gone), timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             return work.result()
         raise ClientDisconnect

@@ -1,0 +1,31 @@
+"""Resume of a session that its owner ends at the same moment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from outrider.core.sessions import FinishReason, SessionRecord, StopParams
+from outrider.sessions.memory import MemoryStore
+from outrider.wire.messages import SessionFinished, SessionTokens
+from tests.integration.verifying.harness import GREEDY, running
+
+
+class EndedBeforeClaim(MemoryStore):
+    """The owner writes the session's end after the reader's load, before its claim."""
+
+    async def claim(self, session_id: str) -> SessionRecord:
+        await self.truncate(session_id, 1, 2, FinishReason.STOP)
+        return await super().claim(session_id)
+
+
+async def test_a_session_ended_between_load_and_claim_does_not_go_on(
+    tiny: Path, prompts: list[list[int]]
+) -> None:
+    store = EndedBeforeClaim()
+    await store.create(SessionRecord("s", tuple(prompts[2]), GREEDY, StopParams(50), tokens=(5, 6, 7)))
+    async with running(tiny, store=store) as verifier:
+        events = [event async for event in verifier.resume("s", 0)]
+        tokens = [t for event in events if isinstance(event, SessionTokens) for t in event.token_ids]
+        assert tokens == [5, 6]  # up to the stop string, and no further
+        assert isinstance(events[-1], SessionFinished) and events[-1].reason is FinishReason.STOP
+        assert not len(verifier.replica.streams) and verifier.used == 0
