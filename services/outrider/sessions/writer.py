@@ -176,12 +176,15 @@ class CommitWriter:
 
     async def _run(self) -> None:
         while True:
-            with suppress(TimeoutError):
+            probe = False
+            try:
                 async with asyncio.timeout(PING_S):
                     await self._wake.wait()
+            except TimeoutError:
+                probe = True  # nothing was written for a while: is the store still there?
             self._wake.clear()
-            again = True  # without anything to write: is the store still there?
-            while again:
+            while probe or self._behind or self._failing:
+                probe = False
                 try:
                     await self._write_batch()
                 except OutriderError as error:
@@ -190,7 +193,6 @@ class CommitWriter:
                 else:
                     self._succeeded()
                 self._report()
-                again = self._behind or self._failing
 
     async def _write_batch(self) -> None:
         if not self._pending:
