@@ -10,12 +10,11 @@ from outrider.core.sessions import SpeculationParams
 from tests.integration.verifying.harness import OFF, real_drafter, request, running, sampled
 
 
-@pytest.mark.parametrize("speculation", [OFF, SpeculationParams()], ids=["off", "on"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 async def test_preempted_sessions_end_with_the_same_tokens(
-    tiny: Path, prompts: list[list[int]], dtype: str, speculation: SpeculationParams
+    tiny: Path, prompts: list[list[int]], dtype: str
 ) -> None:
-    batch = [(p, sampled(i), 100) for i, p in enumerate(prompts)]
+    batch = [(p, sampled(i), 60) for i, p in enumerate(prompts)]
     async with running(tiny, dtype=dtype) as roomy:
         expected = await roomy.generate_all([request(p, sampling=s, max_tokens=m) for p, s, m in batch])
         assert roomy.metric("outrider_num_preemptions_total") == 0
@@ -23,12 +22,16 @@ async def test_preempted_sessions_end_with_the_same_tokens(
         real_drafter(dtype=dtype, model=str(tiny)) as config,
         running(tiny, dtype=dtype, drafters={"d": config}, pool_tokens=320) as tight,
     ):
-        got = await tight.generate_all(
-            [request(p, sampling=s, max_tokens=m, speculation=speculation) for p, s, m in batch]
-        )
-        assert got == expected
-        assert tight.metric("outrider_num_preemptions_total") > 0
-        assert tight.used == 0
+        before = 0.0
+        for speculation in (OFF, SpeculationParams()):
+            got = await tight.generate_all(
+                [request(p, sampling=s, max_tokens=m, speculation=speculation) for p, s, m in batch]
+            )
+            assert got == expected
+            after = tight.metric("outrider_num_preemptions_total")
+            assert after > before
+            before = after
+            assert tight.used == 0
 
 
 async def test_sessions_that_fit_only_one_at_a_time_all_finish(tiny: Path) -> None:
