@@ -46,8 +46,12 @@ class Admission:
         """A session that began elsewhere can run here.
 
         Raises:
-            PromptTooLongError: it is too long for this verifier's pool.
+            InvalidRequestError: its prompt is not of this model's vocabulary.
+            PromptTooLongError: it is too long for this verifier's context or pool.
         """
+        context = self.model.context_length
+        limits.check_prompt(record.prompt, vocab_size=self.model.vocab_size, context_length=context)
+        limits.check_length(len(record.prompt), record.stop.max_tokens, context_length=context)
         needed = len(record.prompt) + record.stop.max_tokens - 1
         if needed > self.pool_tokens:
             raise PromptTooLongError(
