@@ -30,6 +30,7 @@ _MAX_BACKOFF_S = 5.0
 _MAX_PENDING = 256
 """Messages kept for a drafter that does not read; past this the link starts over."""
 _ANSWERS_PER_COMMAND = 2
+_UNASKED = 1  # Draining, once
 _MAX_OWED = 4096
 """Most answers taken in beyond which a drafter only floods the engine thread's inbox."""
 
@@ -88,7 +89,7 @@ class DrafterLink:
         self._generation = 0
         self._outgoing: asyncio.Queue[pb.DraftRequest] | None = None
         self._clogged = asyncio.Event()
-        self._owed = 0  # answers that the commands sent so far can bring
+        self._owed = 0  # events that may still come: answers to the commands sent so far, and Draining
         self._status = LinkStatus.CONNECTING
         self._detail = ""
 
@@ -148,7 +149,7 @@ class DrafterLink:
         """
         self._generation += 1
         self._clogged.clear()
-        self._owed = 0
+        self._owed = _UNASKED
         outgoing = self._outgoing = asyncio.Queue(_MAX_PENDING)
         call = client.Draft(_requests(outgoing))
         self._post(LinkUp(self._name, self._generation, info))
@@ -183,11 +184,11 @@ class DrafterLink:
             _log.debug("drafter %s sent an event that cannot be read: %s", self._name, error)
             self._dropped(self._name, "malformed")
             return
+        if not self._owed:
+            self._dropped(self._name, "flood")
+            return
+        self._owed -= 1
         if isinstance(event, Proposal | Stale):
-            if not self._owed:
-                self._dropped(self._name, "flood")
-                return
-            self._owed -= 1
             self._post(Drafted(self._name, self._generation, event))
         elif isinstance(event, Draining):
             self._set_status(LinkStatus.DRAINING, f"it stops in {event.grace_ms / 1000:g} s at most")

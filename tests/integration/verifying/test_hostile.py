@@ -12,7 +12,7 @@ from outrider.core.models import DrafterInfo, ModelInfo
 from outrider.core.rounds import Proposal, StaleReason
 from outrider.core.sessions import SpeculationParams
 from outrider.core.trees import TokenTree
-from outrider.wire.messages import DraftEvent, Stale
+from outrider.wire.messages import DraftEvent, Draining, Stale
 from outrider.wire.v1 import drafter_pb2 as pb
 from tests.integration.verifying.harness import OFF, request, running, sampled
 from tests.integration.verifying.scripted import CloseStreamError, Held, ScriptedDrafter, scripted
@@ -108,6 +108,11 @@ def flood(held: Held) -> Answers:
         yield held.propose(wrong(held))
 
 
+def draining_again_and_again(held: Held) -> Answers:
+    for _ in range(500):
+        yield Draining(1000)
+
+
 def everything_at_once(held: Held) -> Answers:
     for script in (of_another_epoch, of_another_length, garbage, oversized, duplicates):
         yield from script(held)
@@ -129,6 +134,7 @@ SCRIPTS = [
     stale_at_random,
     closing_at_random,
     flood,
+    draining_again_and_again,
     everything_at_once,
 ]
 
@@ -160,6 +166,7 @@ async def test_a_hostile_drafter_changes_nothing(
         (oversized, "oversized"),
         (duplicates, "duplicate"),
         (flood, "flood"),
+        (draining_again_and_again, "flood"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
