@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import reprlib
 from collections.abc import Collection, Sequence
 
 from outrider.core.errors import InvalidRequestError, PromptTooLongError
@@ -24,7 +25,17 @@ MAX_DRAFT_TOKENS = 1024
 MAX_DRAFTER_NAME_CHARS = 128
 MAX_SESSION_ID_CHARS = 128
 
+MAX_QUOTED_CHARS = 128
+"""Most of a client's value that a message repeats."""
+
 _SESSION_ID = re.compile(r"[A-Za-z0-9._:-]+")
+_QUOTER = reprlib.Repr()
+_QUOTER.maxstring = _QUOTER.maxlong = _QUOTER.maxother = MAX_QUOTED_CHARS
+
+
+def quoted(value: object) -> str:
+    """A client's value for a message, its middle left out where it is long."""
+    return _QUOTER.repr(value)
 
 
 def check_sampling(params: SamplingParams) -> None:
@@ -32,7 +43,7 @@ def check_sampling(params: SamplingParams) -> None:
     temperature = _number("temperature", params.temperature, 0.0, MAX_TEMPERATURE)
     if 0.0 < temperature < MIN_TEMPERATURE:
         raise InvalidRequestError(
-            f"temperature must be 0 (greedy) or at least {MIN_TEMPERATURE}, got {temperature}",
+            f"temperature must be 0 (greedy) or at least {MIN_TEMPERATURE}, got {quoted(temperature)}",
             field="temperature",
         )
     _integer("top_k", params.top_k, 0, MAX_TOP_K)
@@ -104,7 +115,7 @@ def check_length(prompt_tokens: int, max_tokens: int, *, context_length: int) ->
     if context_length and prompt_tokens + max_tokens > context_length:
         raise PromptTooLongError(
             f"max_tokens must be at most {context_length - prompt_tokens} after a prompt of {prompt_tokens} "
-            f"tokens (the model's context is {context_length}), got {max_tokens}",
+            f"tokens (the model's context is {context_length}), got {quoted(max_tokens)}",
             field="max_tokens",
         )
 
@@ -122,7 +133,7 @@ def _number(field: str, value: float, low: float, high: float) -> float:
     # NaN fails every comparison, so the test is for what is allowed, never for what is not.
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise InvalidRequestError(
-            f"{field} must be a number from {low:g} to {high:g}, got {value!r}", field=field
+            f"{field} must be a number from {low:g} to {high:g}, got {quoted(value)}", field=field
         )
     return math.fabs(value)
 
@@ -130,7 +141,7 @@ def _number(field: str, value: float, low: float, high: float) -> float:
 def _integer(field: str, value: int, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise InvalidRequestError(
-            f"{field} must be an integer from {low} to {high}, got {value!r}", field=field
+            f"{field} must be an integer from {low} to {high}, got {quoted(value)}", field=field
         )
 
 

@@ -120,7 +120,7 @@ class Generations:
     async def _admit(self, request: GenerationRequest, model: ModelInfo, *, clamp: bool) -> SessionRequest:
         if request.model and request.model != model.model_name:
             raise ModelNotFoundError(
-                f"there is no model {request.model[:128]!r}, this gateway serves {model.model_name!r}"
+                f"there is no model {limits.quoted(request.model)}, this gateway serves {model.model_name!r}"
             )
         limits.check_sampling(request.sampling)
         limits.check_stop_strings(request.stop.stop)

@@ -78,7 +78,7 @@ class Admission:
         if name and name not in self.drafters:
             known = ", ".join(self.drafters) or "none"
             raise InvalidRequestError(
-                f"speculation.drafter is {name!r}, the drafters here are: {known}",
+                f"speculation.drafter is {limits.quoted(name)}, the drafters here are: {known}",
                 field="speculation.drafter",
             )
 

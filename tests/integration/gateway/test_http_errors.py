@@ -259,3 +259,22 @@ async def metrics_of(client, label):
     return [
         line for line in page.splitlines() if line.startswith("outrider_requests_total") and label in line
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({"prompt": [10**400]}, 400),
+        ({"prompt": [-(10**400)]}, 400),
+        ({"max_tokens": 10**400}, 400),
+        ({"top_k": 10**400}, 400),
+        ({"stop_token_ids": [10**400]}, 400),
+        ({"speculation": {"x" * 5000: 1}}, 400),
+        ({"speculation": {"drafter": "x" * 5000}}, 400),
+        ({"model": "x" * 5000}, 404),
+    ],
+)
+async def test_what_is_wrong_is_not_repeated_whole(client, changes, status):
+    response = await client.post("/v1/completions", json=COMPLETION | changes)
+    assert response.status_code == status
+    assert len(response.text) < 600

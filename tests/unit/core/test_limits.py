@@ -137,3 +137,14 @@ def test_session_ids_inside(session_id: str) -> None:
 def test_session_ids_outside(session_id: str) -> None:
     with pytest.raises(InvalidRequestError, match=r"^session_id must be"):
         limits.check_session_id(session_id)
+
+
+def test_a_long_value_is_not_repeated_whole() -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        limits.check_prompt([10**400], vocab_size=10, context_length=8)
+    assert len(str(caught.value)) < 250
+    with pytest.raises(InvalidRequestError) as caught:
+        limits.check_length(5, 10**400, context_length=8)
+    assert len(str(caught.value)) < 250
+    assert len(limits.quoted("x" * 10_000)) <= limits.MAX_QUOTED_CHARS
+    assert (limits.quoted(2**64), limits.quoted("a"), limits.quoted(None)) == (str(2**64), "'a'", "None")

@@ -18,6 +18,7 @@ from outrider.core.errors import (
     UnavailableError,
     describe,
 )
+from outrider.core.limits import MAX_QUOTED_CHARS
 
 _CODES: dict[str, str | None] = {
     "invalid": None,
@@ -89,8 +90,8 @@ def _message(error: ErrorDetails) -> str:
 
 
 def _path(loc: tuple[int | str, ...]) -> str:
-    """`("messages", 0, "content")` as `messages[0].content`."""
+    """`("messages", 0, "content")` as `messages[0].content`. A name may be the client's own: it is cut."""
     text = ""
     for part in loc:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text
+    return text[:MAX_QUOTED_CHARS]

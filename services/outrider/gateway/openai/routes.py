@@ -10,6 +10,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from prometheus_client import CollectorRegistry
 
 from outrider import __version__
+from outrider.core import limits
 from outrider.core.errors import ModelNotFoundError, UnavailableError
 from outrider.gateway.generations import Generations
 from outrider.gateway.observation import Observer
@@ -94,7 +95,9 @@ def _model_routes(context: Context) -> APIRouter:
         """One model."""
         card = model_card(context.generations.info, created)
         if model != card["id"]:
-            raise ModelNotFoundError(f"there is no model {model[:128]!r}, this gateway serves {card['id']!r}")
+            raise ModelNotFoundError(
+                f"there is no model {limits.quoted(model)}, this gateway serves {card['id']!r}"
+            )
         return card
 
     return router

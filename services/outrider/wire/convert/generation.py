@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from outrider.core import limits
 from outrider.core.errors import ProtocolError
 from outrider.wire.convert import fields
 from outrider.wire.convert.common import (
@@ -85,7 +86,9 @@ def _input_from_proto(message: pb.GenerateRequest, vocab_size: int) -> PromptInp
 def _turn_from_proto(index: int, turn: pb.ChatMessage) -> ChatTurn:
     where = f"chat.messages[{index}]"
     if turn.role not in ROLES:
-        raise fields.fail(f"{where}.role", f"is {turn.role[:32]!r}, it must be one of {', '.join(ROLES)}")
+        raise fields.fail(
+            f"{where}.role", f"is {limits.quoted(turn.role)}, it must be one of {', '.join(ROLES)}"
+        )
     return ChatTurn(turn.role, fields.text(f"{where}.content", turn.content, longest=fields.MAX_TEXT))
 
 
