@@ -22,6 +22,11 @@ class ModelInfo:
     hidden_size: int = 0
     num_layers: int = 0
 
+    @property
+    def identity(self) -> str:
+        """What must be the same for another replica to go on with a session, in one line."""
+        return f"{self.model_name} ({self.dtype}, tokenizer {self.tokenizer_fingerprint})"
+
 
 @dataclass(frozen=True, slots=True)
 class DrafterInfo:

@@ -54,6 +54,7 @@ class SessionRecord:
     epoch: int = 1
     tokens: tuple[int, ...] = ()  # committed (generated) tokens, without the prompt
     finish_reason: FinishReason | None = None
+    model: str = ""  # ModelInfo.identity of the model that generates it; empty: not known
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ def pack_params(record: SessionRecord) -> str:
                 "max_draft_tokens": speculation.max_draft_tokens,
                 "drafter": speculation.drafter,
             },
+            "model": record.model,
         },
         separators=(",", ":"),
     )
@@ -78,6 +79,7 @@ def unpack_record(
             epoch=epoch,
             tokens=unpack_tokens(tokens),
             finish_reason=FinishReason(finish.decode()) if finish else None,
+            model=data.get("model", ""),  # younger than the format
         )
     except (ValueError, KeyError, TypeError) as error:
         raise ProtocolError(

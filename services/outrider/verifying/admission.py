@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from outrider.config.schema import VerifierConfig
 from outrider.core import limits
-from outrider.core.errors import InvalidRequestError, PromptTooLongError
+from outrider.core.errors import InvalidRequestError, ModelMismatchError, PromptTooLongError
 from outrider.core.models import ModelInfo
 from outrider.core.sessions import SessionRecord, SpeculationParams, StopParams
 from outrider.wire.messages import SessionRequest
@@ -39,8 +39,25 @@ class Admission:
         limits.check_speculation(request.speculation)
         self._check_drafter(request.speculation.drafter)
         return SessionRecord(
-            request.session_id, request.prompt, request.sampling, self._stop(request), request.speculation
+            request.session_id,
+            request.prompt,
+            request.sampling,
+            self._stop(request),
+            request.speculation,
+            model=self.model.identity,
         )
+
+    def check_model(self, record: SessionRecord) -> None:
+        """A session that began elsewhere is one of this model.
+
+        Raises:
+            ModelMismatchError: it is not; names both models.
+        """
+        if record.model and record.model != self.model.identity:
+            raise ModelMismatchError(
+                f"session {record.session_id} is one of model {record.model}, "
+                f"this verifier serves {self.model.identity}"
+            )
 
     def check_fits(self, record: SessionRecord) -> None:
         """A session that began elsewhere can run here.

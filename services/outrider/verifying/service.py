@@ -190,6 +190,7 @@ class VerifierServicer(VerifierService):
             return attachment.events()
         with self._arriving(session_id):
             record = await self._store.load(session_id)
+            self._admission.check_model(record)
             replay(record.tokens, from_token)  # refuse a wrong from_token before taking the session over
             if record.finish_reason is not None:
                 return _over(record, record.finish_reason, from_token)

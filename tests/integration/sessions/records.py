@@ -20,6 +20,7 @@ RECORD = SessionRecord(
     sampling=SamplingParams(temperature=0.1, top_k=5, top_p=0.9, min_p=0.05, seed=2**64 - 1),
     stop=StopParams(max_tokens=50, stop_token_ids=frozenset({2, 7})),
     speculation=SpeculationParams(enabled=True, max_draft_tokens=3, drafter="draft_model"),
+    model="big (bfloat16, tokenizer 0f)",
 )
 
 

@@ -30,6 +30,7 @@ async def test_a_session_comes_back_as_it_was_stored(bench: Bench) -> None:
         {"finish_reason": FinishReason.LENGTH, "tokens": (0,)},
         {"speculation": SpeculationParams(enabled=False)},
         {"prompt": ()},
+        {"model": ""},
     ],
 )
 async def test_every_field_is_kept(bench: Bench, changes: dict[str, object]) -> None:

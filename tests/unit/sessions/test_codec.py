@@ -34,6 +34,7 @@ RECORDS = st.builds(
         drafter=st.text(),
     ),
     tokens=st.lists(st.integers(0, 2**31 - 1)).map(tuple),
+    model=st.text(),
 )
 
 
@@ -65,6 +66,12 @@ def test_tokens_are_little_endian_int32() -> None:
 
 def test_parameters_are_readable_json() -> None:
     assert json.loads(pack_params(RECORD))["stop"] == {"max_tokens": 3, "stop_token_ids": [4, 9]}
+
+
+def test_a_record_from_before_models_were_stored_can_be_read() -> None:
+    params = json.loads(pack_params(RECORD))
+    del params["model"]
+    assert unpacked(RECORD, params=json.dumps(params).encode()) == RECORD
 
 
 @pytest.mark.parametrize(
