@@ -25,6 +25,8 @@ from outrider.wire.messages import (
     VerifierInfo,
 )
 
+UNREAD_S = 5.0
+"""How long after the generation's own limit a client may take to read the rest of the answer."""
 _UNBOUNDED = 2**31 - 1
 
 
@@ -41,9 +43,9 @@ class Generations:
         self._running: dict[str, Generation] = {}
 
     @property
-    def timeout_s(self) -> float:
-        """Longest time that a generation may take."""
-        return self._timeout_s
+    def answer_s(self) -> float:
+        """Longest time that an answer may take, with its client's reading: sending has no end of its own."""
+        return self._timeout_s + UNREAD_S
 
     def __len__(self) -> int:
         return len(self._running)

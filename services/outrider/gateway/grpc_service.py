@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
 
 from grpc import aio
 
-from outrider.core.errors import OutriderError, UnavailableError, describe
+from outrider.core.errors import DeadlineExceededError, OutriderError, UnavailableError, describe
+from outrider.gateway.generation import Generation
 from outrider.gateway.generations import Generations, draw_seed
 from outrider.gateway.observation import Caller, Observer, safe_request_id
 from outrider.telemetry import names
@@ -29,24 +30,36 @@ class GenerationServicer(GenerationService):
         self,
         request: pb.GenerateRequest,
         context: aio.ServicerContext[pb.GenerateRequest, pb.GenerateResponse],
-    ) -> AsyncIterator[pb.GenerateResponse]:
-        """Stream a generation; it ends at once when the client goes away."""
+    ) -> None:
+        """Stream a generation; it ends at once when the client goes away, and when it does not read."""
         outcome = "cancelled"
         try:
             asked = convert.generation_request_from_proto(request, draw_seed=draw_seed)
             async with self._generations.open(asked, _caller(request, context)) as generation:
-                # A cancelled handler may leave this generator suspended; the session must not wait for
-                # the garbage collector.
-                context.add_done_callback(lambda _: generation.abandon())  # type: ignore[arg-type]
-                yield convert.generation_event_to_proto(generation.started)
-                async for event in generation.events():
-                    yield convert.generation_event_to_proto(event)
+                await self._send(generation, context)
             outcome = "ok"
         except OutriderError as error:
             outcome = describe(error).label
             await abort(context, error)
         finally:
             self._observer.metrics.request(_ROUTE, outcome)
+
+    async def _send(
+        self, generation: Generation, context: aio.ServicerContext[pb.GenerateRequest, pb.GenerateResponse]
+    ) -> None:
+        """Write all events. Not a generator: one is left suspended when its call is cancelled.
+
+        Raises:
+            DeadlineExceededError: the client has not read them in time.
+            OutriderError: the generation failed.
+        """
+        try:
+            async with asyncio.timeout(self._generations.answer_s):
+                await context.write(convert.generation_event_to_proto(generation.started))
+                async for event in generation.events():
+                    await context.write(convert.generation_event_to_proto(event))
+        except TimeoutError:
+            raise DeadlineExceededError("the client has not read the answer in time") from None
 
     async def Cancel(
         self, request: pb.CancelRequest, context: aio.ServicerContext[pb.CancelRequest, pb.CancelResponse]

@@ -14,6 +14,7 @@ from opentelemetry import trace
 
 from outrider.config.schema import VerifierConfig
 from outrider.core.errors import (
+    DeadlineExceededError,
     OutriderError,
     OverloadedError,
     SessionExistsError,
@@ -37,6 +38,9 @@ from outrider.wire.services import VerifierService
 from outrider.wire.v1 import verifier_pb2 as pb
 
 Context = aio.ServicerContext[Any, Any]
+
+_UNREAD_S = 60.0
+"""How long a client that gave no deadline may leave an event unread; then its session ends."""
 
 
 class VerifierServicer(VerifierService):
@@ -95,28 +99,23 @@ class VerifierServicer(VerifierService):
             await abort(context, error)
         return convert.verifier_info_to_proto(replace(self._info, degraded=self._degraded()))
 
-    async def Generate(
-        self, request: pb.VerifierGenerateRequest, context: Context
-    ) -> AsyncIterator[pb.VerifierGenerateResponse]:
+    async def Generate(self, request: pb.VerifierGenerateRequest, context: Context) -> None:
         """Start a session and stream its tokens."""
         with self._span(context) as span:
             try:
-                attachment = await self._start(request, context, span)
-                async for event in _traced(attachment.events(), span):
-                    yield convert.generate_response(event)
+                attachment = await self._start(request, span)
+                await self._send(attachment, convert.generate_response, context, span)
             except OutriderError as error:
                 await _abort(context, error, span)
 
-    async def Resume(
-        self, request: pb.VerifierResumeRequest, context: Context
-    ) -> AsyncIterator[pb.VerifierResumeResponse]:
+    async def Resume(self, request: pb.VerifierResumeRequest, context: Context) -> None:
         """Stream a session again: one that runs here, or one that the store knows."""
         with self._span(context) as span:
             try:
                 session_id, from_token = convert.resume_from_proto(request)
                 span.set_attribute(names.ATTR_SESSION, session_id)
-                async for event in _traced(await self._resume(session_id, from_token, context, span), span):
-                    yield convert.resume_response(event)
+                attachment = await self._resume(session_id, from_token, span)
+                await self._send(attachment, convert.resume_response, context, span)
             except OutriderError as error:
                 await _abort(context, error, span)
 
@@ -146,15 +145,13 @@ class VerifierServicer(VerifierService):
             self._writer.truncate(cancel.session_id, finished.epoch, finished.tokens, cancel.reason)
         return finished is not None
 
-    async def _start(
-        self, request: pb.VerifierGenerateRequest, context: Context, span: trace.Span
-    ) -> Attachment:
+    async def _start(self, request: pb.VerifierGenerateRequest, span: trace.Span) -> Attachment:
         wanted = convert.session_request_from_proto(request, draw_seed=lambda: secrets.randbits(64))
         span.set_attribute(names.ATTR_SESSION, wanted.session_id)
         record = self._admission.record(wanted)
         with self._arriving(record.session_id):
             await self._create(record)
-        return self._run(record, 0, context, span)
+        return self._run(record, 0, span)
 
     @contextmanager
     def _arriving(self, session_id: str) -> Iterator[None]:
@@ -181,13 +178,9 @@ class VerifierServicer(VerifierService):
                 raise
             self._writer.create(record)
 
-    async def _resume(
-        self, session_id: str, from_token: int, context: Context, span: trace.Span
-    ) -> AsyncIterator[SessionEvent]:
+    async def _resume(self, session_id: str, from_token: int, span: trace.Span) -> Attachment:
         if session_id in self._streams:
-            attachment = self._streams.attach(session_id, from_token)
-            self._watch(attachment, context)
-            return attachment.events()
+            return self._streams.attach(session_id, from_token)
         with self._arriving(session_id):
             record = await self._store.load(session_id)
             self._admission.check_model(record)
@@ -198,9 +191,9 @@ class VerifierServicer(VerifierService):
             record = await self._store.claim(session_id)
             if record.finish_reason is not None:  # its owner ended it between load and claim
                 return _over(record, record.finish_reason, from_token)
-        return self._run(record, from_token, context, span).events()
+        return self._run(record, from_token, span)
 
-    def _run(self, record: SessionRecord, from_token: int, context: Context, span: trace.Span) -> Attachment:
+    def _run(self, record: SessionRecord, from_token: int, span: trace.Span) -> Attachment:
         """Stream and engine thread learn of the session at once: nothing can come in between."""
         if self._draining:
             raise UnavailableError("the verifier is stopping")
@@ -208,20 +201,25 @@ class VerifierServicer(VerifierService):
         drafter, limit = self._admission.drafter(record.speculation)
         spans = RoundSpans(self._tracing.tracer, span) if self._tracing.enabled else None
         self._post(Admit(record, drafter, limit, spans))
-        self._watch(attachment, context)
         return attachment
 
-    def _watch(self, attachment: Attachment, context: Context) -> None:
-        """When the call is over and its client went away before the session ended, end the session.
+    async def _send(
+        self,
+        attachment: Attachment,
+        response: Callable[[SessionEvent], object],
+        context: Context,
+        span: trace.Span,
+    ) -> None:
+        """Write a session's events; when its client goes away, or does not read, the session ends.
 
-        A generator may be left between two of its steps, so a `finally` in it would not do.
+        Not a generator: one is left suspended when its call is cancelled, and its `finally` waits.
         """
-
-        def left(_: object) -> None:
+        try:
+            async for event in _traced(attachment.events(), span):
+                await _write(context, response(event))
+        finally:
             if self._streams.is_current(attachment):
                 self._post(End(attachment.session_id))
-
-        context.add_done_callback(left)  # type: ignore[arg-type] # the stubs have another argument
 
     @contextmanager
     def _span(self, context: Context) -> Iterator[trace.Span]:
@@ -258,12 +256,20 @@ async def _traced(events: AsyncIterator[SessionEvent], span: trace.Span) -> Asyn
         yield event
 
 
-async def _over(record: SessionRecord, reason: FinishReason, from_token: int) -> AsyncIterator[SessionEvent]:
+def _over(record: SessionRecord, reason: FinishReason, from_token: int) -> Attachment:
     """The stream of a session that has ended: what the store knows of it."""
-    yield SessionStarted(record.sampling.seed, record.epoch)
-    for item in replay(record.tokens, from_token):
-        yield item
-    yield SessionFinished(reason, Usage(len(record.prompt), len(record.tokens)), SpeculationStats())
+    usage = Usage(len(record.prompt), len(record.tokens))
+    finished = SessionFinished(reason, usage, SpeculationStats())
+    return Attachment(record, [*replay(record.tokens, from_token), finished])
+
+
+async def _write(context: Context, response: object) -> None:
+    """Raises DeadlineExceededError: the client gave no deadline and does not read."""
+    try:
+        async with asyncio.timeout(_UNREAD_S if context.time_remaining() is None else None):
+            await context.write(response)
+    except TimeoutError:
+        raise DeadlineExceededError(f"the client has read nothing for {_UNREAD_S:g} s") from None
 
 
 async def _abort(context: Context, error: OutriderError, span: trace.Span) -> None:

@@ -7,8 +7,8 @@ in the proto file; servers have one abstract method for each.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator
-from typing import Protocol, cast
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable
+from typing import Protocol, TypeVar, cast
 
 from grpc import aio
 
@@ -20,6 +20,11 @@ from outrider.wire.v1 import verifier_pb2 as v
 VERIFIER = "outrider.v1.Verifier"
 DRAFTER = "outrider.v1.Drafter"
 GENERATION = "outrider.v1.Generation"
+
+
+T = TypeVar("T")
+Answers = AsyncIterator[T] | Awaitable[None]
+"""A server's stream: an iterator of answers, or a coroutine that writes them to its context."""
 
 
 class VerifierClient(Protocol):
@@ -76,14 +81,14 @@ class VerifierService(ABC):
         self,
         request: v.VerifierGenerateRequest,
         context: aio.ServicerContext[v.VerifierGenerateRequest, v.VerifierGenerateResponse],
-    ) -> AsyncIterator[v.VerifierGenerateResponse]: ...
+    ) -> Answers[v.VerifierGenerateResponse]: ...
 
     @abstractmethod
     def Resume(
         self,
         request: v.VerifierResumeRequest,
         context: aio.ServicerContext[v.VerifierResumeRequest, v.VerifierResumeResponse],
-    ) -> AsyncIterator[v.VerifierResumeResponse]: ...
+    ) -> Answers[v.VerifierResumeResponse]: ...
 
     @abstractmethod
     async def Cancel(
@@ -108,7 +113,7 @@ class DrafterService(ABC):
         self,
         request_iterator: AsyncIterable[d.DraftRequest],
         context: aio.ServicerContext[d.DraftRequest, d.DraftResponse],
-    ) -> AsyncIterator[d.DraftResponse]: ...
+    ) -> Answers[d.DraftResponse]: ...
 
 
 class GenerationService(ABC):
@@ -119,7 +124,7 @@ class GenerationService(ABC):
         self,
         request: g.GenerateRequest,
         context: aio.ServicerContext[g.GenerateRequest, g.GenerateResponse],
-    ) -> AsyncIterator[g.GenerateResponse]: ...
+    ) -> Answers[g.GenerateResponse]: ...
 
     @abstractmethod
     async def Cancel(

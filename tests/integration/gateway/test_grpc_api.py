@@ -1,17 +1,22 @@
 """outrider.v1.Generation over real sockets."""
 
+import asyncio
+
 import grpc
+import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from outrider.core import errors
-from outrider.wire import channels
+from outrider.wire import channels, services
 from outrider.wire.errors import from_rpc_error
 from outrider.wire.services import GENERATION
 from outrider.wire.v1 import common_pb2
 from outrider.wire.v1 import generation_pb2 as pb
-from tests.integration.gateway.conftest import ids_of, say
+from tests.integration.gateway.conftest import config_for, gateway_over, ids_of, say
+from tests.integration.gateway.scripted_verifier import running
+from tests.integration.gateway.test_gateway_observed import samples, value
 
 TEXT = "the quick brown fox jumps over the lazy dog, the end."
 
@@ -140,6 +145,26 @@ async def test_the_clients_deadline_holds(generation, stack, hold):
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     (session,) = stack.verifier.sessions.values()
     await session.ended.wait()
+
+
+async def test_a_client_that_does_not_read_is_given_up(model_folder, make_verifier, monkeypatch):
+    monkeypatch.setattr("outrider.gateway.generations.UNREAD_S", 0.05)
+    narrow = [("grpc.http2.lookahead_bytes", 64), ("grpc.http2.bdp_probe", 0)]  # a few events
+    async with (
+        running(make_verifier(TEXT * 3, size=1)) as address,
+        gateway_over(config_for(model_folder, address, request_timeout_s=1.0)) as (addresses, _, _),
+        grpc.aio.insecure_channel(addresses["grpc"], options=narrow) as channel,
+        httpx.AsyncClient(base_url=addresses["http"], timeout=30) as client,
+    ):
+        call = services.generation_client(channel).Generate(request())
+        await call.initial_metadata()
+        async with asyncio.timeout(30):
+            while value(await samples(client), "outrider_open_streams"):
+                pass
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            [event async for event in call]
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert "has not read" in caught.value.details()
 
 
 async def test_models(generation):

@@ -25,8 +25,6 @@ from outrider.gateway.openai.shapes import Answer, Shape
 from outrider.gateway.playing import PlayEvent, play
 from outrider.wire.messages import GenerationDelta, GenerationFinished
 
-_UNREAD_S = 5.0
-"""How long after the generation's own limit a client may take to read the rest of the answer."""
 _DONE = b"data: [DONE]\n\n"
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -93,7 +91,7 @@ class Exchange(Response):
             if body.streams
             else self._whole(events, shape, request, send)
         )
-        return await unless_gone(request, answer, self._generations.timeout_s + _UNREAD_S)
+        return await unless_gone(request, answer, self._generations.answer_s)
 
     async def _whole(
         self, events: AsyncGenerator[tuple[int, PlayEvent]], shape: Shape, request: Request, send: Send
