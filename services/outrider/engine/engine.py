@@ -231,7 +231,7 @@ class Engine:
         for micro_batch in attempts:
             self._micro_batch = micro_batch
             self._pool = self._make_pool(prefix_cache=False)
-            if is_batch_invariant(self, self._stored):
+            if is_batch_invariant(self, self._stored, chunk=self._config.prefill_chunk):
                 self._batch_invariance = "exact_slow" if micro_batch else "exact"
                 break
         else:

@@ -16,6 +16,9 @@ from outrider.config.schema import EngineConfig
 from outrider.core.trees import TokenTree
 from outrider.engine.api import SequenceHandle, StepItem
 from outrider.engine.engine import Engine
+from outrider.engine.plan import PackedPart
+from outrider.engine.probe import is_batch_invariant
+from outrider.engine.runner import RunnerOutput
 from tests.tiny_models import make_tiny
 from tests.unit.engine.stepping import logits_of
 
@@ -127,3 +130,26 @@ def test_the_slow_way_is_exact_too_and_close_to_the_fast_one(micro_batch: int) -
     slow = Case("llama", True, "float32", micro_batch=micro_batch)
     assert (slow.want[0] - fast.want[0]).abs().max() < 1e-4
     play(slow, random.Random(5))
+
+
+def test_the_probe_tries_a_full_prefill_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = EngineConfig(dtype="float32", pool_tokens=1024, threads=1, prefix_cache=False)
+    engine = Engine.load(make_tiny("llama", tmp_path / "llama"), config)
+    forward = engine._forward
+
+    def spoil(parts: list[PackedPart], wanted: list[int], *, hidden: bool) -> RunnerOutput:
+        output = forward(parts, wanted, hidden=hidden)
+        if sum(len(part.nodes) for part in parts) >= 256:
+            engine._runner.store.layers[0].mul_(1.01)
+        return output
+
+    assert is_batch_invariant(engine, engine._stored, chunk=256) and engine.pool.used == 0
+    monkeypatch.setattr(engine, "_forward", spoil)
+    assert not is_batch_invariant(engine, engine._stored, chunk=256)
+    assert is_batch_invariant(engine, engine._stored, chunk=128) and engine.pool.used == 0
+
+
+def test_the_probe_leaves_out_what_there_is_no_room_for(tmp_path: Path) -> None:
+    folder = make_tiny("llama", tmp_path / "llama", max_position=128)
+    config = EngineConfig(dtype="float32", pool_tokens=256, threads=1, prefill_chunk=4096)
+    assert Engine.load(folder, config).batch_invariance == "exact"
