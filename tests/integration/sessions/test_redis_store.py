@@ -16,7 +16,7 @@ from outrider.sessions import open_store
 from outrider.sessions.redis import MAX_CONNECTIONS, RedisStore, keys_of
 from tests.integration.sessions.conftest import TTL_S
 from tests.integration.sessions.records import RECORD, commit, record
-from tests.servers import RedisServer, redis_server
+from tests.servers import RedisServer, free_port, redis_server
 
 
 async def test_keys_and_their_content(redis_store: RedisStore, admin: Redis) -> None:
@@ -202,7 +202,9 @@ async def test_more_calls_at_once_than_connections(redis_store: RedisStore, admi
 
 async def test_on_a_cluster_node_that_checks_slots() -> None:
     """A node in cluster mode refuses scripts whose keys lie in different slots."""
-    with redis_server("--cluster-enabled", "yes") as node:
+    # Left to itself, the node takes its port + 10000 for the cluster's bus, which may be past the last port.
+    bus = str(free_port())
+    with redis_server("--cluster-enabled", "yes", "--cluster-port", bus) as node:
         admin = Redis.from_url(node.url, protocol=2)
         await admin.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
         store = RedisStore(node.url, timeout_s=10.0)
