@@ -188,8 +188,7 @@ async def test_health_follows_the_service() -> None:
 async def test_reflection_lists_the_services() -> None:
     """Asked by buf, a client that nobody here wrote."""
     buf = shutil.which("buf", path=str(Path(sys.executable).parent))
-    if buf is None:
-        pytest.skip("buf is not installed")
+    assert buf is not None, "buf comes with the dev dependencies: run `make setup`"
     async with serving(reflection=True) as (address, _, _):
         base = [buf, "curl", "--protocol", "grpc", "--http2-prior-knowledge"]
         listed = await _run(*base, "--list-methods", f"http://{address}")
