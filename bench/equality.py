@@ -1,7 +1,8 @@
 """Is the output with speculation on the output with it off, token for token?
 
-For every prompt of a JSONL file, each drafter, concurrency 1 and 8, greedy and seeded T=1, bf16 and
-fp32; and is greedy fp32 what `transformers.generate` gives? Long (hours on two cores), so every
+For every prompt of a JSONL file, each drafter (`mixed`: the drafters take prompts in turn, side by side),
+concurrency 1 and 8, greedy and seeded (T=1, or `nucleus`: T=0.8 with top-p 0.95), bf16 and fp32; and is
+greedy fp32 what `transformers.generate` gives? Long (hours on two cores), so every
 answer is kept at once and a second call goes on where the first one stopped:
 
     python bench/equality.py --prompts FILE.jsonl --out bench/out/equality.jsonl
@@ -31,12 +32,14 @@ from rich.table import Table
 
 from equality_oracle import ORACLE, answer_missing, margin_at
 from outrider.benchmark.client import Client, RequestOptions
-from outrider.benchmark.measure import Runner
-from outrider.benchmark.provenance import provenance
+from outrider.benchmark.measure import Runner, Sample
+from outrider.benchmark.provenance import commit, provenance
 from outrider.benchmark.stack import overrides_for, running_stack
 from outrider.benchmark.workload import OFF, Block, Prompt, read_prompts
 
-MODES = {"greedy": 0.0, "seeded": 1.0}  # name -> temperature
+MODES = {"greedy": (0.0, 1.0), "seeded": (1.0, 1.0), "nucleus": (0.8, 0.95)}  # name -> temperature, top-p
+MIXED = "mixed"
+DRAFTERS = ("prompt_lookup", "draft_model")
 TIE = 1e-4  # logits
 
 
@@ -60,6 +63,7 @@ class Answers:
 
     def __post_init__(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.commit = commit()
         self.known: dict[tuple[Case, str], dict[str, Any]] = {}
         for line in self.path.read_text().splitlines() if self.path.exists() else ():
             entry = json.loads(line)
@@ -78,6 +82,7 @@ class Answers:
             "max_tokens": self.max_tokens,
             "seed": self.seed,
             "token_ids": token_ids,
+            "commit": self.commit,
             **more,
         }
         self.known[case, key_of(prompt)] = entry
@@ -88,6 +93,10 @@ class Answers:
         """What was answered, if it was."""
         entry = self.known.get((case, key_of(prompt)))
         return entry["token_ids"] if entry else None
+
+    def commits(self, case: Case) -> set[str]:
+        """What served the answers of a case."""
+        return {str(entry.get("commit")) for (own, _), entry in self.known.items() if own == case}
 
 
 def key_of(prompt: Prompt) -> str:
@@ -111,20 +120,33 @@ async def run_cases(url: str, todo: Sequence[Case], prompts: Sequence[Prompt], a
             for case in todo:
                 name = f"{case.dtype} {case.mode} {case.drafter} x{case.concurrency}"
                 task = progress.add_task(name, total=len(prompts))
-                options = RequestOptions(answers.max_tokens, MODES[case.mode], answers.seed)
+                temperature, top_p = MODES[case.mode]
+                options = RequestOptions(answers.max_tokens, temperature, answers.seed, top_p=top_p)
                 runner = Runner(client, model, options)
                 # As many blocks as it takes to lose little when stopped, few enough to keep the batch full.
                 size = 1 if case.concurrency == 1 else 3 * case.concurrency
                 missing = [prompt for prompt in prompts if answers.token_ids(case, prompt) is None]
                 progress.advance(task, len(prompts) - len(missing))
                 for start in range(0, len(missing), size):
-                    block = Block(start, case.drafter, tuple(missing[start : start + size]))
-                    for sample in await runner.run(block, case.concurrency):
+                    for sample in await run_side_by_side(runner, case, missing[start : start + size]):
                         own = sample.answer
                         answers.add(
                             case, sample.prompt, own.token_ids, rounds=own.rounds, accepted=own.accepted
                         )
                         progress.advance(task)
+
+
+async def run_side_by_side(runner: Runner, case: Case, prompts: Sequence[Prompt]) -> list[Sample]:
+    """Answer prompts with the case's drafter, or with all in turn, each with its share of the concurrency."""
+    drafters = DRAFTERS if case.drafter == MIXED else (case.drafter,)
+    share = max(1, case.concurrency // len(drafters))
+    parts = [tuple(prompts[index :: len(drafters)]) for index in range(len(drafters))]
+    runs = [
+        runner.run(Block(0, drafter, part), share)
+        for drafter, part in zip(drafters, parts, strict=True)
+        if part
+    ]
+    return [sample for samples in await asyncio.gather(*runs) for sample in samples]
 
 
 def first_difference(left: Sequence[int], right: Sequence[int]) -> int | None:
@@ -158,6 +180,7 @@ def judge(case: Case, reference: Case, prompts: Sequence[Prompt], answers: Answe
         "tokens": tokens,
         "identical": compared - len(differing),
         "differing": differing,
+        "served_by": sorted(answers.commits(case) | answers.commits(reference)),
     }
 
 
@@ -214,7 +237,9 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--drafters", type=words, default=["off", "prompt_lookup", "draft_model"])
     parser.add_argument("--dtypes", type=words, default=["bfloat16", "float32"])
-    parser.add_argument("--modes", type=words, default=list(MODES), help="greedy,seeded")
+    parser.add_argument(
+        "--modes", type=words, default=["greedy", "seeded"], help="out of " + ", ".join(MODES)
+    )
     parser.add_argument(
         "--concurrency", type=lambda text: [int(word) for word in words(text)], default=[1, 8]
     )

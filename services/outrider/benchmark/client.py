@@ -28,6 +28,7 @@ class RequestOptions:
     completions: bool = False  # raw completion instead of chat
     max_draft_tokens: int | None = None
     ignore_eos: bool = False
+    top_p: float = 1.0
 
 
 @dataclass(slots=True)
@@ -58,6 +59,7 @@ def request_body(model: str, prompt: Prompt, drafter: str, options: RequestOptio
         "model": model,
         "max_tokens": options.max_tokens,
         "temperature": options.temperature,
+        "top_p": options.top_p,
         "seed": options.seed,
         "stream": True,
         "stream_options": {"include_usage": True},

@@ -16,8 +16,7 @@ from outrider.engine.sequence import KV_MULTIPLE
 _log = logging.getLogger(__name__)
 
 _FOLDED_ROWS = (4, 8, 16, 32)  # query rows times heads that share a KV head
-_QUERY_COUNTS = (8, 24, 64, 128)  # how many queries are tried together
-_LENGTHS = (KV_MULTIPLE, 2 * KV_MULTIPLE, 4 * KV_MULTIPLE)
+_QUERY_COUNTS = (8, 24, 64, 128, 256)  # how many queries are tried together
 
 
 def calibrate_projections(runner: Runner, dtype: torch.dtype, device: str) -> int:
@@ -33,41 +32,47 @@ def calibrate_projections(runner: Runner, dtype: torch.dtype, device: str) -> in
 
 
 def calibrate_attention(runner: Runner, dtype: torch.dtype, device: str) -> int:
-    """The least queries of a path from which no layer's attention depends on their number."""
+    """The least queries of a path from which attention depends neither on their number nor on KV past them."""
     distinct = {
         (shape, kind.softcap > 0, kind.sinks is not None): (shape, kind)
         for shape, kind in zip(runner.store.shapes, runner.attention_kinds, strict=True)
     }
+    return max(_least_queries(shape, kind, dtype, device) for shape, kind in distinct.values())
+
+
+def _least_queries(shape: LayerShape, kind: AttentionKind, dtype: torch.dtype, device: str) -> int:
+    """If no number is exact, the largest: the probe has the last word."""
     least = 1
-    for shape, kind in distinct.values():
-        for folded in _FOLDED_ROWS:
-            queries = max(1, folded * shape.kv_heads // shape.heads)
-            if _is_exact(shape, kind, queries, dtype, device):
-                break
-        _log.debug("attention %s: at least %d queries a path", shape, queries)
-        least = max(least, queries)
+    for folded in _FOLDED_ROWS:
+        least = max(1, folded * shape.kv_heads // shape.heads)
+        if _is_exact(shape, kind, least, dtype, device):
+            _log.debug("attention %s: at least %d queries a path", shape, least)
+            return least
+    _log.debug("attention %s: no number of queries is exact", shape)
     return least
 
 
 def _is_exact(shape: LayerShape, kind: AttentionKind, least: int, dtype: torch.dtype, device: str) -> bool:
+    """Whether queries near two KV lengths are the same in any number, and at longer lengths."""
     generator = torch.Generator().manual_seed(0)
-    slots = _LENGTHS[-1]
+    slots = 4 * KV_MULTIPLE
     store = KvStore([shape], slots, dtype, device)
     store.layers[0].copy_(torch.randn(slots, shape.width, generator=generator).to(dtype))
     count = _QUERY_COUNTS[-1]
     queries = torch.randn(count, shape.heads, shape.key_dim, generator=generator).to(device, dtype)
-    positions = torch.arange(count) + KV_MULTIPLE - count
-    alone = [
-        _attend(store, queries[i : i + 1], positions[i : i + 1], KV_MULTIPLE, kind, least)
-        for i in range(count)
-    ]
-    # All rows count: threads share the rows of one product among them, and the last part is another kernel.
-    reference = torch.cat([rows[:1] for rows in alone])
-    return all(
-        torch.equal(_attend(store, queries[:n], positions[:n], length, kind, least)[:n], reference[:n])
-        for n in _QUERY_COUNTS
-        for length in _LENGTHS
-    )
+    for end in (KV_MULTIPLE, 2 * KV_MULTIPLE):
+        positions = torch.arange(end - count, end)
+        # All rows count: threads share the rows of one product, and the last part is another kernel.
+        alone = [
+            _attend(store, queries[i : i + 1], positions[i : i + 1], end, kind, least) for i in range(count)
+        ]
+        reference = torch.cat([rows[:1] for rows in alone])
+        for length in (end, end + KV_MULTIPLE, end + 2 * KV_MULTIPLE):
+            for n in _QUERY_COUNTS:
+                together = _attend(store, queries[:n], positions[:n], length, kind, least)
+                if not torch.equal(together[:n], reference[:n]):
+                    return False
+    return True
 
 
 def _attend(

@@ -10,8 +10,10 @@ from outrider.core.errors import InternalError
 from outrider.core.trees import TokenTree
 from outrider.engine.pool import ROOT_ENTRY, BlockPool
 
-KV_MULTIPLE = 256
-"""KV lengths of attention calls are multiples of this: then their bits do not depend on the length."""
+KV_MULTIPLE = 512
+"""KV lengths of attention calls are multiples of this: then their bits do not depend on the length. torch's
+CPU kernel sums in blocks of 512 keys, and on some CPUs a last block of 256 is summed in another order than a
+whole block with its second half masked (in bf16 so seldom that a measurement at load may miss it)."""
 
 
 class Sequence:

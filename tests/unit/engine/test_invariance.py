@@ -22,7 +22,7 @@ from outrider.engine.runner import RunnerOutput
 from tests.tiny_models import make_tiny
 from tests.unit.engine.stepping import logits_of
 
-LENGTH = 272  # past one KV length of 256
+LENGTH = 528  # past one KV length of 512
 SINGLES = 32  # the last tokens of the reference run one by one
 MODELS = [
     ("llama", True),
