@@ -28,7 +28,7 @@ from outrider.cli.serve import addresses_of
 from outrider.cli.stack import child_env, need_models, service_specs, with_ports
 from outrider.cli.supervisor import Running, Supervisor
 from outrider.config import OutriderConfig
-from outrider.core.sessions import SamplingParams, SpeculationParams
+from outrider.core.params import SamplingParams, SpeculationParams
 from outrider.gateway.tokenizer import TextTokenizer
 from outrider.wire.messages import ChatTurn, GenerationDelta, GenerationRequest, StopRequest
 

@@ -122,7 +122,7 @@ def generate(
 ) -> None:
     """Generate from a prompt, streaming to the terminal."""
     from outrider.cli import generate as command
-    from outrider.core.sessions import SamplingParams, SpeculationParams
+    from outrider.core.params import SamplingParams, SpeculationParams
     from outrider.wire.messages import ChatTurn, GenerationRequest, StopRequest
 
     text = sys.stdin.read() if prompt == "-" else prompt

@@ -11,7 +11,7 @@ import reprlib
 from collections.abc import Collection, Sequence
 
 from outrider.core.errors import InvalidRequestError, PromptTooLongError
-from outrider.core.sessions import SamplingParams, SpeculationParams, StopParams
+from outrider.core.params import SamplingParams, SpeculationParams, StopParams
 
 MIN_TEMPERATURE = 1e-3
 """Smallest temperature above 0; below it a request means greedy and should say 0."""

@@ -16,8 +16,8 @@ import torch
 from outrider.core.errors import InternalError
 from outrider.core.logit_rows import LogitRows, check_best
 from outrider.core.noise import FirstDraws, streams
+from outrider.core.params import SamplingParams
 from outrider.core.race import contenders, pruned, winners
-from outrider.core.sessions import SamplingParams
 from outrider.core.truncation import only_top_p, surely_kept, truncate, truncates
 from outrider.core.weights import exponents, tree_sum, weights
 

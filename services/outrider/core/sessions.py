@@ -1,9 +1,11 @@
-"""What a session is: parameters, record in the store, commits, counts. Standard library only."""
+"""What a session is: its record in the store, commits, counts. Standard library only."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+
+from outrider.core.params import LogprobParams, SamplingParams, SpeculationParams, StopParams
 
 
 class FinishReason(enum.Enum):
@@ -12,34 +14,6 @@ class FinishReason(enum.Enum):
     STOP = "stop"
     LENGTH = "length"
     CANCELLED = "cancelled"
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How the next token is drawn. With model and prompt, this fixes the output."""
-
-    temperature: float = 1.0  # 0: greedy
-    top_k: int = 0  # 0: all
-    top_p: float = 1.0
-    min_p: float = 0.0
-    seed: int = 0  # 0 <= seed < 2**64
-
-
-@dataclass(frozen=True, slots=True)
-class StopParams:
-    """When a generation ends, as far as token ids tell."""
-
-    max_tokens: int  # generated tokens, at least 1
-    stop_token_ids: frozenset[int] = frozenset()  # end-of-sequence ids included unless ignored
-
-
-@dataclass(frozen=True, slots=True)
-class SpeculationParams:
-    """What a request says about speculation. Changes speed, never output."""
-
-    enabled: bool = True
-    max_draft_tokens: int | None = None  # None: the verifier's default; 0 acts as not enabled
-    drafter: str = ""  # empty: the verifier's default
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +28,7 @@ class SessionRecord:
     epoch: int = 1
     tokens: tuple[int, ...] = ()  # committed (generated) tokens, without the prompt
     finish_reason: FinishReason | None = None
+    logprobs: LogprobParams = field(default_factory=LogprobParams)
     model: str = ""  # ModelInfo.identity of the model that generates it; empty: not known
 
 

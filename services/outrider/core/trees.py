@@ -9,6 +9,14 @@ from outrider.core.errors import ProtocolError
 
 
 @dataclass(frozen=True, slots=True)
+class SparseProbs:
+    """A truncated, renormalised distribution: what a draft token was really sampled from."""
+
+    token_ids: tuple[int, ...]
+    probs: tuple[float, ...]  # above 0, sum to 1
+
+
+@dataclass(frozen=True, slots=True)
 class TokenTree:
     """Token ids with the index of each one's parent.
 
@@ -18,6 +26,7 @@ class TokenTree:
 
     token_ids: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
+    draft_probs: tuple[SparseProbs, ...] = ()  # of each node, for the rules "token" and "block"; else empty
 
     @classmethod
     def chain(cls, token_ids: Sequence[int]) -> TokenTree:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from outrider.core.logit_rows import LogitRows
-from outrider.core.sessions import SamplingParams
+from outrider.core.params import SamplingParams
 from outrider.core.weights import exponents, weights
 
 _UNIT = 2.0**40

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from outrider.core.sessions import SamplingParams
+from outrider.core.params import SamplingParams
 
 
 class SessionKey(NamedTuple):

@@ -32,7 +32,7 @@ def calibrate_projections(runner: Runner, dtype: torch.dtype, device: str) -> in
 
 
 def calibrate_attention(runner: Runner, dtype: torch.dtype, device: str) -> int:
-    """The least queries of a path from which attention depends neither on their number nor on KV past them."""
+    """The least queries of a path from which attention depends neither on their number nor on later KV."""
     distinct = {
         (shape, kind.softcap > 0, kind.sinks is not None): (shape, kind)
         for shape, kind in zip(runner.store.shapes, runner.attention_kinds, strict=True)

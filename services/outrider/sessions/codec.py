@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from outrider.core.errors import ProtocolError
-from outrider.core.sessions import FinishReason, SamplingParams, SessionRecord, SpeculationParams, StopParams
+from outrider.core.params import SamplingParams, SpeculationParams, StopParams
+from outrider.core.sessions import FinishReason, SessionRecord
 
 FORMAT = 1
 """Version of what is stored; a reader refuses any other."""

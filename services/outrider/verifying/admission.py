@@ -9,7 +9,8 @@ from outrider.config.schema import VerifierConfig
 from outrider.core import limits
 from outrider.core.errors import InvalidRequestError, ModelMismatchError, PromptTooLongError
 from outrider.core.models import ModelInfo
-from outrider.core.sessions import SessionRecord, SpeculationParams, StopParams
+from outrider.core.params import SpeculationParams, StopParams
+from outrider.core.sessions import SessionRecord
 from outrider.wire.messages import SessionRequest
 
 

@@ -10,9 +10,9 @@ import torch
 from opentelemetry import trace
 
 from outrider.core.errors import OutriderError
+from outrider.core.params import SamplingParams
 from outrider.core.rounds import Proposal
 from outrider.core.sampling import coupled_picks
-from outrider.core.sessions import SamplingParams
 from outrider.core.trees import TokenTree
 from outrider.core.walk import walk
 from outrider.engine.api import EngineApi, StepItem, StepOutput

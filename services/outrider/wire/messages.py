@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 
 from outrider.core.errors import InvalidRequestError
 from outrider.core.models import PROTOCOL_VERSION, ModelInfo
-from outrider.core.rounds import Proposal, StaleReason
-from outrider.core.sessions import (
-    FinishReason,
+from outrider.core.params import (
+    Acceptance,
+    LogprobParams,
     SamplingParams,
     SpeculationParams,
-    SpeculationStats,
     StopParams,
-    Usage,
+    TokenLogprobs,
 )
+from outrider.core.rounds import Proposal, StaleReason
+from outrider.core.sessions import FinishReason, SpeculationStats, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class OpenDraft:
     features: tuple[FeatureBlock, ...] = ()
     traceparent: str = ""
     patience_us: int = 0  # 0: not said
+    prompt_len: int = 0  # of token_ids
+    acceptance: Acceptance = Acceptance.COUPLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,7 @@ class StopRequest:
     stop_token_ids: frozenset[int] = frozenset()
     stop: tuple[str, ...] = ()  # the gateway's business
     ignore_eos: bool = False
+    include_stop: bool = False  # the gateway's business
 
     def resolve(self, *, eos_token_ids: Collection[int], room: int) -> StopParams:
         """What the verifier goes by: `room` is how many tokens fit after the prompt.
@@ -142,6 +146,7 @@ class SessionRequest:
     sampling: SamplingParams
     stop: StopRequest = field(default_factory=StopRequest)
     speculation: SpeculationParams = field(default_factory=SpeculationParams)
+    logprobs: LogprobParams = field(default_factory=LogprobParams)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +164,15 @@ class SessionTokens:
     first_token: int  # 0 = first generated token
     token_ids: tuple[int, ...]
     accepted: int = 0  # how many of them, from the start, were draft tokens
+    logprobs: tuple[TokenLogprobs, ...] = ()  # one for each, if asked for
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Log-probabilities of tokens of the prompt; its first token has none."""
+
+    first_position: int  # 0 = first token of the prompt
+    entries: tuple[TokenLogprobs, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +185,7 @@ class SessionFinished:
     stop_token_id: int | None = None
 
 
-SessionEvent = SessionStarted | SessionTokens | SessionFinished
+SessionEvent = SessionStarted | PromptLogprobs | SessionTokens | SessionFinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +218,9 @@ class GenerationRequest:
     stop: StopRequest = field(default_factory=StopRequest)
     speculation: SpeculationParams = field(default_factory=SpeculationParams)
     model: str = ""  # empty: the gateway's only model
+    logprobs: LogprobParams = field(default_factory=LogprobParams)
+    bad_words: tuple[str, ...] = ()
+    skip_special_tokens: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +240,7 @@ class GenerationDelta:
     token_ids: tuple[int, ...]
     accepted: int
     first_token: int  # 0 = first generated token
+    logprobs: tuple[TokenLogprobs, ...] = ()  # one for each, if asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,4 +252,4 @@ class GenerationFinished:
     speculation: SpeculationStats
 
 
-GenerationEvent = GenerationStarted | GenerationDelta | GenerationFinished
+GenerationEvent = GenerationStarted | PromptLogprobs | GenerationDelta | GenerationFinished

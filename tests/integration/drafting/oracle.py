@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 import transformers
 
+from outrider.core.params import SamplingParams
 from outrider.core.sampling import coupled_picks
-from outrider.core.sessions import SamplingParams
 
 
 class Oracle:

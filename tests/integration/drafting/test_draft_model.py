@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outrider.config.schema import DrafterConfig
+from outrider.core.params import SamplingParams
 from outrider.core.rounds import Proposal, StaleReason
-from outrider.core.sessions import SamplingParams
 from outrider.drafting.draft_model import DraftModel
 from outrider.drafting.factory import build_method
 from outrider.drafting.scheduler import DraftScheduler

@@ -10,8 +10,8 @@ import pytest
 
 from outrider.config.schema import TelemetryConfig
 from outrider.core.errors import InternalError
+from outrider.core.params import SamplingParams
 from outrider.core.rounds import Proposal
-from outrider.core.sessions import SamplingParams
 from outrider.drafting.scheduler import DraftScheduler
 from outrider.telemetry import names
 from outrider.wire.convert.drafter import drafter_info_from_proto, drafter_info_request

@@ -11,8 +11,8 @@ from grpc import aio
 
 from outrider.config.schema import DrafterConfig, OutriderConfig
 from outrider.core.errors import ConfigError, ModelMismatchError
+from outrider.core.params import SamplingParams
 from outrider.core.rounds import Proposal, StaleReason
-from outrider.core.sessions import SamplingParams
 from outrider.drafting.server import serve
 from outrider.wire import errors
 from outrider.wire.convert.drafter import drafter_info_from_proto, drafter_info_request

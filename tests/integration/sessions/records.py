@@ -5,14 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from outrider.core.sessions import (
-    Commit,
-    FinishReason,
-    SamplingParams,
-    SessionRecord,
-    SpeculationParams,
-    StopParams,
-)
+from outrider.core.params import SamplingParams, SpeculationParams, StopParams
+from outrider.core.sessions import Commit, FinishReason, SessionRecord
 
 RECORD = SessionRecord(
     session_id="s-1",

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from outrider.core.errors import ProtocolError, SessionExistsError, SessionNotFoundError, StaleEpochError
-from outrider.core.sessions import FinishReason, SpeculationParams
+from outrider.core.params import SpeculationParams
+from outrider.core.sessions import FinishReason
 from tests.integration.sessions.conftest import TTL_S, Bench
 from tests.integration.sessions.records import RECORD, commit, record
 

@@ -14,7 +14,8 @@ from grpc import aio
 from prometheus_client import CollectorRegistry
 
 from outrider.config.schema import DrafterConfig, OutriderConfig, VerifierConfig
-from outrider.core.sessions import FinishReason, SamplingParams, SpeculationParams
+from outrider.core.params import SamplingParams, SpeculationParams
+from outrider.core.sessions import FinishReason
 from outrider.drafting.server import serve as serve_drafter
 from outrider.engine.engine import Engine
 from outrider.sessions.memory import MemoryStore

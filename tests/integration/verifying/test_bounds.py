@@ -14,7 +14,8 @@ from outrider.core.errors import (
     PromptTooLongError,
     SessionExistsError,
 )
-from outrider.core.sessions import FinishReason, SamplingParams, SpeculationParams
+from outrider.core.params import SamplingParams, SpeculationParams
+from outrider.core.sessions import FinishReason
 from outrider.wire.errors import from_rpc_error
 from outrider.wire.messages import SessionStarted
 from outrider.wire.v1 import verifier_pb2 as pb

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from outrider.core.models import DrafterInfo, ModelInfo
+from outrider.core.params import SpeculationParams
 from outrider.core.rounds import Proposal, StaleReason
-from outrider.core.sessions import SpeculationParams
 from outrider.core.trees import TokenTree
 from outrider.wire.messages import DraftEvent, Draining, Stale
 from outrider.wire.v1 import drafter_pb2 as pb

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.core.sessions import SamplingParams, SpeculationParams
+from outrider.core.params import SamplingParams, SpeculationParams
 from tests.integration.verifying.harness import OFF, Verifier, real_drafter, request, running, sampled
 from tests.integration.verifying.scripted import ScriptedDrafter, knowing, scripted
 from tests.tiny_models import make_tiny

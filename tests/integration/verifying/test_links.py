@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from outrider.core.models import DrafterInfo, ModelInfo
+from outrider.core.params import SpeculationParams
 from outrider.core.rounds import StaleReason
-from outrider.core.sessions import SpeculationParams
 from outrider.verifying.links import LinkStatus
 from outrider.wire.messages import AdvanceDraft, CloseDraft, Draining, OpenDraft, Stale
 from tests.integration.verifying.harness import OFF, Reply, real_drafter, request, running

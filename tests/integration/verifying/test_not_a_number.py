@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from outrider.core.errors import InternalError, OutriderError
-from outrider.core.sessions import SpeculationParams
+from outrider.core.params import SpeculationParams
 from tests.integration.verifying.harness import OFF, Reply, request, running, sampled, until
 from tests.integration.verifying.scripted import Held, ScriptedDrafter, scripted
 from tests.tiny_models import make_tiny

@@ -8,9 +8,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from outrider.core.params import SamplingParams, SpeculationParams
 from outrider.core.rounds import Proposal
 from outrider.core.sampling import coupled_picks
-from outrider.core.sessions import SamplingParams, SpeculationParams
 from outrider.core.trees import TokenTree
 from tests.integration.verifying.harness import GREEDY, OFF, real_drafter, request, running, sampled, until
 from tests.integration.verifying.scripted import Held, ScriptedDrafter, knowing, scripted

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.core.sessions import SpeculationParams
+from outrider.core.params import SpeculationParams
 from tests.integration.verifying.harness import OFF, real_drafter, request, running, sampled
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from outrider.core.errors import InvalidRequestError, ModelMismatchError
-from outrider.core.sessions import FinishReason, SessionRecord, StopParams
+from outrider.core.params import StopParams
+from outrider.core.sessions import FinishReason, SessionRecord
 from outrider.sessions.memory import MemoryStore
 from outrider.wire.messages import SessionFinished, SessionTokens
 from tests.integration.verifying.harness import GREEDY, request, running

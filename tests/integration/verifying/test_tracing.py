@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from outrider.core.sessions import SpeculationParams
+from outrider.core.params import SpeculationParams
 from outrider.telemetry import names
 from outrider.telemetry.tracing import Tracing
 from outrider.wire import convert

@@ -7,7 +7,7 @@ import math
 import torch
 
 from outrider.core.noise import exponentials, streams
-from outrider.core.sessions import SamplingParams
+from outrider.core.params import SamplingParams
 
 
 def probs(logits: list[float], params: SamplingParams) -> list[float]:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.core.errors import InternalError
+from outrider.core.params import SamplingParams
 from outrider.core.sampling import coupled_picks, target_probs
-from outrider.core.sessions import SamplingParams
 from tests.unit.core import reference_sampling
 from tests.unit.core.test_target_probs import parameters
 from tests.unit.core.test_target_probs import rows as logit_rows

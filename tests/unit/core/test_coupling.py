@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from outrider.core.noise import exponentials, streams
+from outrider.core.params import SamplingParams
 from outrider.core.sampling import coupled_picks, target_probs
-from outrider.core.sessions import SamplingParams
 
 ACCEPTABLE = 1e-3
 PAIRS = [

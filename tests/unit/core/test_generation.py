@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from outrider.core.params import SamplingParams
 from outrider.core.sampling import coupled_picks
-from outrider.core.sessions import SamplingParams
 from outrider.core.trees import TokenTree
 from outrider.core.walk import walk
 from tests.unit.core.strategies import all_trees

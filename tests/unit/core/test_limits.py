@@ -10,7 +10,7 @@ import pytest
 
 from outrider.core import limits
 from outrider.core.errors import InvalidRequestError, PromptTooLongError
-from outrider.core.sessions import SamplingParams, SpeculationParams, StopParams
+from outrider.core.params import SamplingParams, SpeculationParams, StopParams
 
 NAN, INF = math.nan, math.inf
 

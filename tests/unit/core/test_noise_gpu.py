@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from outrider.core.noise import FirstDraws, exponentials, streams
+from outrider.core.params import SamplingParams
 from outrider.core.sampling import coupled_picks
-from outrider.core.sessions import SamplingParams
 
 pytestmark = [
     pytest.mark.gpu,

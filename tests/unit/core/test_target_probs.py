@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from outrider.core import truncation
 from outrider.core.errors import InternalError
+from outrider.core.params import SamplingParams
 from outrider.core.sampling import target_probs
-from outrider.core.sessions import SamplingParams
 from tests.unit.core import reference_sampling
 
 # Multiples of 1/8, as bf16 has them: many ties. And any float32 of a sane size.

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from outrider.core.params import SamplingParams
 from outrider.core.rounds import Proposal, StaleReason
-from outrider.core.sessions import SamplingParams
 from outrider.drafting import prompt_lookup
 from outrider.drafting.prompt_lookup import PromptLookup
 from outrider.drafting.scheduler import EVICTED_REST_S, DraftScheduler

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.core.sessions import SamplingParams
+from outrider.core.params import SamplingParams
 from outrider.drafting.session import DraftSession, SessionKey
 
 TOKENS = st.lists(st.integers(0, 2), max_size=6)

@@ -7,8 +7,8 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outrider.core.params import SamplingParams
 from outrider.core.rounds import Proposal
-from outrider.core.sessions import SamplingParams
 from outrider.drafting.prompt_lookup import PromptLookup
 from outrider.drafting.scheduler import DraftScheduler
 from outrider.wire.messages import AdvanceDraft, OpenDraft

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.core.errors import ProtocolError
-from outrider.core.sessions import SamplingParams, SessionRecord, SpeculationParams, StopParams
+from outrider.core.params import SamplingParams, SpeculationParams, StopParams
+from outrider.core.sessions import SessionRecord
 from outrider.sessions.codec import pack_params, pack_tokens, unpack_record, unpack_tokens
 
 RECORD = SessionRecord("s", (1, 2), SamplingParams(seed=5), StopParams(3, frozenset({9, 4})))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from outrider.core.sessions import Commit, SamplingParams, SessionRecord, StopParams
+from outrider.core.params import SamplingParams, StopParams
+from outrider.core.sessions import Commit, SessionRecord
 from outrider.sessions.memory import MemoryStore
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from outrider.core.models import DrafterInfo, ModelInfo
+from outrider.core.params import SamplingParams, StopParams
 from outrider.core.rounds import Proposal, StaleReason
-from outrider.core.sessions import SamplingParams, SessionRecord, StopParams
+from outrider.core.sessions import SessionRecord
 from outrider.core.trees import TokenTree
 from outrider.verifying.drafts import DraftDesk, LinkState
 from outrider.verifying.mailbox import LinkUp, Outcome

@@ -7,8 +7,9 @@ from typing import cast
 import pytest
 from prometheus_client import CollectorRegistry
 
+from outrider.core.params import SamplingParams, StopParams
 from outrider.core.rounds import Proposal
-from outrider.core.sessions import SamplingParams, SessionRecord, StopParams
+from outrider.core.sessions import SessionRecord
 from outrider.core.trees import TokenTree
 from outrider.engine.api import SequenceHandle, StepItem
 from outrider.telemetry import names

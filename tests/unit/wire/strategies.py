@@ -8,14 +8,9 @@ from hypothesis import strategies as st
 
 from outrider.core import limits
 from outrider.core.models import DrafterInfo, ModelInfo
+from outrider.core.params import SamplingParams, SpeculationParams
 from outrider.core.rounds import Proposal, StaleReason
-from outrider.core.sessions import (
-    FinishReason,
-    SamplingParams,
-    SpeculationParams,
-    SpeculationStats,
-    Usage,
-)
+from outrider.core.sessions import FinishReason, SpeculationStats, Usage
 from outrider.core.trees import TokenTree
 from outrider.wire import messages as m
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from outrider.core.errors import InvalidRequestError, ProtocolError
-from outrider.core.sessions import FinishReason, SamplingParams, SpeculationParams, StopParams
+from outrider.core.params import SamplingParams, SpeculationParams, StopParams
+from outrider.core.sessions import FinishReason
 from outrider.wire import convert
 from outrider.wire.messages import StopRequest
 from outrider.wire.v1 import common_pb2 as c

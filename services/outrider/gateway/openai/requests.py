@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from outrider.core.errors import InvalidRequestError
-from outrider.core.sessions import SamplingParams, SpeculationParams
+from outrider.core.params import SamplingParams, SpeculationParams
 from outrider.gateway.generations import draw_seed
 from outrider.gateway.openai import unsupported
 from outrider.wire.messages import ChatTurn, GenerationRequest, PromptInput, StopRequest

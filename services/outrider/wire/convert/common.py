@@ -8,14 +8,8 @@ from collections.abc import Callable
 from outrider.core import limits
 from outrider.core.errors import InvalidRequestError, ProtocolError
 from outrider.core.models import ModelInfo
-from outrider.core.sessions import (
-    FinishReason,
-    SamplingParams,
-    SpeculationParams,
-    SpeculationStats,
-    StopParams,
-    Usage,
-)
+from outrider.core.params import SamplingParams, SpeculationParams, StopParams
+from outrider.core.sessions import FinishReason, SpeculationStats, Usage
 from outrider.core.trees import TokenTree
 from outrider.wire.convert import fields
 from outrider.wire.messages import FeatureBlock, StopRequest

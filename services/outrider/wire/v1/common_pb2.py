@@ -24,31 +24,53 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18outrider/v1/common.proto\x12\x0boutrider.v1\"\xa2\x01\n\tModelInfo\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x1d\n\x15tokenizer_fingerprint\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x16\n\x0e\x63ontext_length\x18\x04 \x01(\r\x12\r\n\x05\x64type\x18\x05 \x01(\t\x12\x13\n\x0bhidden_size\x18\x06 \x01(\r\x12\x12\n\nnum_layers\x18\x07 \x01(\r\"\x92\x01\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x01\x88\x01\x01\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x02\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x07\n\x05_seed\"Z\n\nStopParams\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x02 \x03(\r\x12\x0c\n\x04stop\x18\x03 \x03(\t\x12\x12\n\nignore_eos\x18\x04 \x01(\x08\"z\n\x11SpeculationParams\x12\x14\n\x07\x65nabled\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x1d\n\x10max_draft_tokens\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x0f\n\x07\x64rafter\x18\x03 \x01(\tB\n\n\x08_enabledB\x13\n\x11_max_draft_tokens\"e\n\tTokenTree\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0f\n\x07parents\x18\x02 \x03(\x11\x12\x34\n\x0b\x64raft_probs\x18\x03 \x03(\x0b\x32\x1f.outrider.v1.SparseDistribution\"6\n\x12SparseDistribution\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\r\n\x05probs\x18\x02 \x03(\x02\"Q\n\x0c\x46\x65\x61tureBlock\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x66irst_position\x18\x02 \x01(\r\x12\r\n\x05shape\x18\x03 \x03(\r\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"W\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x03 \x01(\r\"\x9a\x01\n\x10SpeculationStats\x12\x0e\n\x06rounds\x18\x01 \x01(\r\x12\x0e\n\x06\x64rafts\x18\x02 \x01(\r\x12\x14\n\x0c\x64raft_tokens\x18\x03 \x01(\r\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x04 \x01(\r\x12\x16\n\x0erun_ahead_hits\x18\x05 \x01(\r\x12\x0e\n\x06missed\x18\x06 \x01(\r\x12\x0f\n\x07\x64rafter\x18\x07 \x01(\t*|\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18outrider/v1/common.proto\x12\x0boutrider.v1\"\xa2\x01\n\tModelInfo\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x1d\n\x15tokenizer_fingerprint\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x16\n\x0e\x63ontext_length\x18\x04 \x01(\r\x12\r\n\x05\x64type\x18\x05 \x01(\t\x12\x13\n\x0bhidden_size\x18\x06 \x01(\r\x12\x12\n\nnum_layers\x18\x07 \x01(\r\"\xe0\x01\n\x0eSamplingParams\x12\x18\n\x0btemperature\x18\x01 \x01(\x02H\x00\x88\x01\x01\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\x12\n\x05top_p\x18\x03 \x01(\x02H\x01\x88\x01\x01\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x02\x88\x01\x01\x12\x16\n\ttypical_p\x18\x06 \x01(\x02H\x03\x88\x01\x01\x12&\n\x05\x65\x64its\x18\x07 \x01(\x0b\x32\x17.outrider.v1.LogitEditsB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x07\n\x05_seedB\x0c\n\n_typical_p\"\x83\x03\n\nLogitEdits\x12%\n\x07grammar\x18\x01 \x01(\x0b\x32\x14.outrider.v1.Grammar\x12\x19\n\x11\x61llowed_token_ids\x18\x02 \x03(\r\x12-\n\tbad_words\x18\x03 \x03(\x0b\x32\x1a.outrider.v1.TokenSequence\x12\x12\n\nmin_tokens\x18\x04 \x01(\r\x12\x15\n\rend_token_ids\x18\x05 \x03(\r\x12:\n\nlogit_bias\x18\x06 \x03(\x0b\x32&.outrider.v1.LogitEdits.LogitBiasEntry\x12\x1f\n\x12repetition_penalty\x18\x07 \x01(\x02H\x00\x88\x01\x01\x12\x19\n\x11\x66requency_penalty\x18\x08 \x01(\x02\x12\x18\n\x10presence_penalty\x18\t \x01(\x02\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\x42\x15\n\x13_repetition_penalty\"\"\n\rTokenSequence\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"?\n\x07Grammar\x12&\n\x04kind\x18\x01 \x01(\x0e\x32\x18.outrider.v1.GrammarKind\x12\x0c\n\x04text\x18\x02 \x01(\t\"Q\n\rLogprobParams\x12\x10\n\x03top\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x17\n\nprompt_top\x18\x02 \x01(\rH\x01\x88\x01\x01\x42\x06\n\x04_topB\r\n\x0b_prompt_top\"1\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"o\n\rTokenLogprobs\x12(\n\x05token\x18\x01 \x01(\x0b\x32\x19.outrider.v1.TokenLogprob\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12&\n\x03top\x18\x03 \x03(\x0b\x32\x19.outrider.v1.TokenLogprob\"p\n\nStopParams\x12\x12\n\nmax_tokens\x18\x01 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x02 \x03(\r\x12\x0c\n\x04stop\x18\x03 \x03(\t\x12\x12\n\nignore_eos\x18\x04 \x01(\x08\x12\x14\n\x0cinclude_stop\x18\x05 \x01(\x08\"\xa7\x01\n\x11SpeculationParams\x12\x14\n\x07\x65nabled\x18\x01 \x01(\x08H\x00\x88\x01\x01\x12\x1d\n\x10max_draft_tokens\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x0f\n\x07\x64rafter\x18\x03 \x01(\t\x12+\n\nacceptance\x18\x04 \x01(\x0e\x32\x17.outrider.v1.AcceptanceB\n\n\x08_enabledB\x13\n\x11_max_draft_tokens\"e\n\tTokenTree\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0f\n\x07parents\x18\x02 \x03(\x11\x12\x34\n\x0b\x64raft_probs\x18\x03 \x03(\x0b\x32\x1f.outrider.v1.SparseDistribution\"6\n\x12SparseDistribution\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\r\n\x05probs\x18\x02 \x03(\x02\"Q\n\x0c\x46\x65\x61tureBlock\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x66irst_position\x18\x02 \x01(\r\x12\r\n\x05shape\x18\x03 \x03(\r\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"W\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x1c\n\x14\x63\x61\x63hed_prompt_tokens\x18\x03 \x01(\r\"\x9a\x01\n\x10SpeculationStats\x12\x0e\n\x06rounds\x18\x01 \x01(\r\x12\x0e\n\x06\x64rafts\x18\x02 \x01(\r\x12\x14\n\x0c\x64raft_tokens\x18\x03 \x01(\r\x12\x17\n\x0f\x61\x63\x63\x65pted_tokens\x18\x04 \x01(\r\x12\x16\n\x0erun_ahead_hits\x18\x05 \x01(\r\x12\x0e\n\x06missed\x18\x06 \x01(\r\x12\x0f\n\x07\x64rafter\x18\x07 \x01(\t\"U\n\x0ePromptLogprobs\x12\x16\n\x0e\x66irst_position\x18\x01 \x01(\r\x12+\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x1a.outrider.v1.TokenLogprobs*\xb2\x01\n\x0bGrammarKind\x12\x1c\n\x18GRAMMAR_KIND_UNSPECIFIED\x10\x00\x12\x1c\n\x18GRAMMAR_KIND_JSON_OBJECT\x10\x01\x12\x1c\n\x18GRAMMAR_KIND_JSON_SCHEMA\x10\x02\x12\x16\n\x12GRAMMAR_KIND_REGEX\x10\x03\x12\x17\n\x13GRAMMAR_KIND_CHOICE\x10\x04\x12\x18\n\x14GRAMMAR_KIND_GRAMMAR\x10\x05*l\n\nAcceptance\x12\x1a\n\x16\x41\x43\x43\x45PTANCE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x41\x43\x43\x45PTANCE_COUPLED\x10\x01\x12\x14\n\x10\x41\x43\x43\x45PTANCE_TOKEN\x10\x02\x12\x14\n\x10\x41\x43\x43\x45PTANCE_BLOCK\x10\x03*|\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'outrider.v1.common_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=1059
-  _globals['_FINISHREASON']._serialized_end=1183
+  _globals['_LOGITEDITS_LOGITBIASENTRY']._loaded_options = None
+  _globals['_LOGITEDITS_LOGITBIASENTRY']._serialized_options = b'8\001'
+  _globals['_GRAMMARKIND']._serialized_start=2031
+  _globals['_GRAMMARKIND']._serialized_end=2209
+  _globals['_ACCEPTANCE']._serialized_start=2211
+  _globals['_ACCEPTANCE']._serialized_end=2319
+  _globals['_FINISHREASON']._serialized_start=2321
+  _globals['_FINISHREASON']._serialized_end=2445
   _globals['_MODELINFO']._serialized_start=42
   _globals['_MODELINFO']._serialized_end=204
   _globals['_SAMPLINGPARAMS']._serialized_start=207
-  _globals['_SAMPLINGPARAMS']._serialized_end=353
-  _globals['_STOPPARAMS']._serialized_start=355
-  _globals['_STOPPARAMS']._serialized_end=445
-  _globals['_SPECULATIONPARAMS']._serialized_start=447
-  _globals['_SPECULATIONPARAMS']._serialized_end=569
-  _globals['_TOKENTREE']._serialized_start=571
-  _globals['_TOKENTREE']._serialized_end=672
-  _globals['_SPARSEDISTRIBUTION']._serialized_start=674
-  _globals['_SPARSEDISTRIBUTION']._serialized_end=728
-  _globals['_FEATUREBLOCK']._serialized_start=730
-  _globals['_FEATUREBLOCK']._serialized_end=811
-  _globals['_USAGE']._serialized_start=813
-  _globals['_USAGE']._serialized_end=900
-  _globals['_SPECULATIONSTATS']._serialized_start=903
-  _globals['_SPECULATIONSTATS']._serialized_end=1057
+  _globals['_SAMPLINGPARAMS']._serialized_end=431
+  _globals['_LOGITEDITS']._serialized_start=434
+  _globals['_LOGITEDITS']._serialized_end=821
+  _globals['_LOGITEDITS_LOGITBIASENTRY']._serialized_start=750
+  _globals['_LOGITEDITS_LOGITBIASENTRY']._serialized_end=798
+  _globals['_TOKENSEQUENCE']._serialized_start=823
+  _globals['_TOKENSEQUENCE']._serialized_end=857
+  _globals['_GRAMMAR']._serialized_start=859
+  _globals['_GRAMMAR']._serialized_end=922
+  _globals['_LOGPROBPARAMS']._serialized_start=924
+  _globals['_LOGPROBPARAMS']._serialized_end=1005
+  _globals['_TOKENLOGPROB']._serialized_start=1007
+  _globals['_TOKENLOGPROB']._serialized_end=1056
+  _globals['_TOKENLOGPROBS']._serialized_start=1058
+  _globals['_TOKENLOGPROBS']._serialized_end=1169
+  _globals['_STOPPARAMS']._serialized_start=1171
+  _globals['_STOPPARAMS']._serialized_end=1283
+  _globals['_SPECULATIONPARAMS']._serialized_start=1286
+  _globals['_SPECULATIONPARAMS']._serialized_end=1453
+  _globals['_TOKENTREE']._serialized_start=1455
+  _globals['_TOKENTREE']._serialized_end=1556
+  _globals['_SPARSEDISTRIBUTION']._serialized_start=1558
+  _globals['_SPARSEDISTRIBUTION']._serialized_end=1612
+  _globals['_FEATUREBLOCK']._serialized_start=1614
+  _globals['_FEATUREBLOCK']._serialized_end=1695
+  _globals['_USAGE']._serialized_start=1697
+  _globals['_USAGE']._serialized_end=1784
+  _globals['_SPECULATIONSTATS']._serialized_start=1787
+  _globals['_SPECULATIONSTATS']._serialized_end=1941
+  _globals['_PROMPTLOGPROBS']._serialized_start=1943
+  _globals['_PROMPTLOGPROBS']._serialized_end=2028
 # @@protoc_insertion_point(module_scope)

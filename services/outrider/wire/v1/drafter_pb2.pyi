@@ -68,20 +68,24 @@ class DraftCommand(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., open: _Optional[_Union[OpenSession, _Mapping]] = ..., advance: _Optional[_Union[AdvanceSession, _Mapping]] = ..., close: _Optional[_Union[CloseSession, _Mapping]] = ...) -> None: ...
 
 class OpenSession(_message.Message):
-    __slots__ = ("token_ids", "sampling", "draft_length", "features", "traceparent", "patience_us")
+    __slots__ = ("token_ids", "sampling", "draft_length", "features", "traceparent", "patience_us", "prompt_len", "acceptance")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     DRAFT_LENGTH_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     PATIENCE_US_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LEN_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _common_pb2.SamplingParams
     draft_length: int
     features: _containers.RepeatedCompositeFieldContainer[_common_pb2.FeatureBlock]
     traceparent: str
     patience_us: int
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., draft_length: _Optional[int] = ..., features: _Optional[_Iterable[_Union[_common_pb2.FeatureBlock, _Mapping]]] = ..., traceparent: _Optional[str] = ..., patience_us: _Optional[int] = ...) -> None: ...
+    prompt_len: int
+    acceptance: _common_pb2.Acceptance
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., draft_length: _Optional[int] = ..., features: _Optional[_Iterable[_Union[_common_pb2.FeatureBlock, _Mapping]]] = ..., traceparent: _Optional[str] = ..., patience_us: _Optional[int] = ..., prompt_len: _Optional[int] = ..., acceptance: _Optional[_Union[_common_pb2.Acceptance, str]] = ...) -> None: ...
 
 class AdvanceSession(_message.Message):
     __slots__ = ("base_len", "token_ids", "accepted", "draft_length", "features", "traceparent", "patience_us")

@@ -34,18 +34,20 @@ class VerifierGetInfoResponse(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., batch_invariance: _Optional[str] = ..., drafters: _Optional[_Iterable[str]] = ..., instance_id: _Optional[str] = ..., default_draft_length: _Optional[int] = ..., degraded: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class VerifierGenerateRequest(_message.Message):
-    __slots__ = ("session_id", "token_ids", "sampling", "stop", "speculation")
+    __slots__ = ("session_id", "token_ids", "sampling", "stop", "speculation", "logprobs")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _common_pb2.SamplingParams
     stop: _common_pb2.StopParams
     speculation: _common_pb2.SpeculationParams
-    def __init__(self, session_id: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_common_pb2.StopParams, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationParams, _Mapping]] = ...) -> None: ...
+    logprobs: _common_pb2.LogprobParams
+    def __init__(self, session_id: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_common_pb2.StopParams, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationParams, _Mapping]] = ..., logprobs: _Optional[_Union[_common_pb2.LogprobParams, _Mapping]] = ...) -> None: ...
 
 class VerifierGenerateResponse(_message.Message):
     __slots__ = ("event",)
@@ -68,14 +70,16 @@ class VerifierResumeResponse(_message.Message):
     def __init__(self, event: _Optional[_Union[SessionEvent, _Mapping]] = ...) -> None: ...
 
 class SessionEvent(_message.Message):
-    __slots__ = ("started", "tokens", "finished")
+    __slots__ = ("started", "tokens", "finished", "prompt_logprobs")
     STARTED_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     started: SessionStarted
     tokens: SessionTokens
     finished: SessionFinished
-    def __init__(self, started: _Optional[_Union[SessionStarted, _Mapping]] = ..., tokens: _Optional[_Union[SessionTokens, _Mapping]] = ..., finished: _Optional[_Union[SessionFinished, _Mapping]] = ...) -> None: ...
+    prompt_logprobs: _common_pb2.PromptLogprobs
+    def __init__(self, started: _Optional[_Union[SessionStarted, _Mapping]] = ..., tokens: _Optional[_Union[SessionTokens, _Mapping]] = ..., finished: _Optional[_Union[SessionFinished, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[_common_pb2.PromptLogprobs, _Mapping]] = ...) -> None: ...
 
 class SessionStarted(_message.Message):
     __slots__ = ("seed", "epoch")
@@ -86,14 +90,16 @@ class SessionStarted(_message.Message):
     def __init__(self, seed: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class SessionTokens(_message.Message):
-    __slots__ = ("first_token", "token_ids", "accepted")
+    __slots__ = ("first_token", "token_ids", "accepted", "logprobs")
     FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     first_token: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     accepted: int
-    def __init__(self, first_token: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ...) -> None: ...
+    logprobs: _containers.RepeatedCompositeFieldContainer[_common_pb2.TokenLogprobs]
+    def __init__(self, first_token: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[_common_pb2.TokenLogprobs, _Mapping]]] = ...) -> None: ...
 
 class SessionFinished(_message.Message):
     __slots__ = ("reason", "usage", "speculation", "stop_token_id")
