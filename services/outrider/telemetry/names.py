@@ -88,7 +88,7 @@ LABEL_ROUTE = "route"
 
 LINK_STATES = ("down", "connecting", "ready", "resting", "draining", "refused")
 """States of a verifier's link to a drafter; exactly one is 1 at a time."""
-ROUND_PARTS = ("draft_wait", "draft", "draft_forward", "forward", "sampling", "commit", "other")
+ROUND_PARTS = ("draft_wait", "draft", "draft_forward", "forward", "editing", "sampling", "commit", "other")
 """Where a round's time goes."""
 ROUND_KINDS = ("speculative", "plain")
 """Rounds with and without a proposal."""

@@ -20,7 +20,8 @@ from outrider.verifying.rounds import Settled
 from outrider.verifying.scheduler import Candidate, Plan, plan_step
 from outrider.verifying.session import Drafting, DraftPhase, Session
 from outrider.verifying.spans import RoundTimes
-from outrider.wire.messages import SessionFinished, SessionTokens
+from outrider.verifying.work import StepTimes, Work
+from outrider.wire.messages import PromptLogprobs, SessionFinished, SessionTokens
 
 _log = logging.getLogger(__name__)
 
@@ -159,14 +160,17 @@ class RoundLoop:
         for work in works:
             if work.failure is not None:
                 self._failed(work, work.failure)
-            elif work.settled is not None:
+                continue
+            if work.prompt_logprobs is not None:
+                self._tell_of_prompt(work.session, work.prompt_logprobs)
+            if work.settled is not None:
                 self._settle(work, work.settled, times)
         self._flush()
         published = perf_counter()
         self._commit(works, times)
         self._meter.step(works, began, times, published, perf_counter())
 
-    def _build(self, plan: Plan, now: float) -> list[steps.Work]:
+    def _build(self, plan: Plan, now: float) -> list[Work]:
         """The step's parts, with room reserved; those that had to give way are left out."""
         sessions = list(self._roster.running)
         works, missed = [], []
@@ -186,13 +190,17 @@ class RoundLoop:
         self._desk.missed(missed, now)
         return works
 
-    def _settle(self, work: steps.Work, settled: Settled, times: steps.StepTimes) -> None:
+    def _tell_of_prompt(self, session: Session, told: PromptLogprobs) -> None:
+        session.prompt_told = told.first_position + len(told.entries)
+        self._outcome.items.append((session.session_id, told))
+
+    def _settle(self, work: Work, settled: Settled, times: StepTimes) -> None:
         """Deliver what a round brought, and ask for the next proposal unless the session ends."""
         session, first = work.session, work.session.generated
         session.tokens.extend(settled.token_ids)
         self._meter.round(work)
         if settled.token_ids:
-            tokens = SessionTokens(first, settled.token_ids, settled.accepted)
+            tokens = SessionTokens(first, settled.token_ids, settled.accepted, work.logprobs)
             self._outcome.items.append((session.session_id, tokens))
         self._outcome.commits.append(
             Commit(session.session_id, session.record.epoch, first, settled.token_ids, settled.finish_reason)
@@ -202,7 +210,7 @@ class RoundLoop:
         if settled.finish_reason is None:
             self._desk.ask(session, settled, monotonic(), self._outcome)
 
-    def _failed(self, work: steps.Work, error: OutriderError) -> None:
+    def _failed(self, work: Work, error: OutriderError) -> None:
         """The step brought nothing for this session; nobody else is touched."""
         session = work.session
         if work.tree:  # its drafts may be at fault: take the round again without them
@@ -211,7 +219,7 @@ class RoundLoop:
         _log.error("session %s ends by a defect: %s", session.session_id, error)
         self._fail(session, error)
 
-    def _commit(self, works: Sequence[steps.Work], times: steps.StepTimes) -> None:
+    def _commit(self, works: Sequence[Work], times: StepTimes) -> None:
         """Keep the KV of what was accepted; sessions that are over give theirs back.
 
         After publishing: drafters work meanwhile.

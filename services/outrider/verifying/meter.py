@@ -11,7 +11,7 @@ from outrider.engine.api import PoolUsage
 from outrider.telemetry import names
 from outrider.telemetry.metrics import VerifierMetrics
 from outrider.verifying.session import Session
-from outrider.verifying.steps import StepTimes, Work
+from outrider.verifying.work import StepTimes, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,8 @@ class Meter:
     - draft: what of it the drafter itself says to have spent
     - draft_forward: what of that its model's forwards took
     - forward: the engine
-    - sampling: picks and walks
+    - editing: grammar masks, penalties and the other edits of logits
+    - sampling: picks and walks, log-probabilities
     - commit: keeping KV, releasing it; while drafts are waited for, if they are
     - other: planning, reserving room, handing the outcome over
 
@@ -113,7 +114,8 @@ class Meter:
             if last.sessions == sessions and all(work.proposal for work in works):
                 self._metrics.round_overhead(times.start - last.forward - in_forward)
         self._metrics.step_time("forward", times.forward - times.start)
-        self._metrics.step_time("sampling", times.sample - times.forward)
+        self._metrics.step_time("editing", times.editing_s)
+        self._metrics.step_time("sampling", times.sample - times.forward - times.editing_s)
         self._metrics.step_time("commit", over - published)
         self._metrics.step_time("other", times.start - began + published - times.sample)
 

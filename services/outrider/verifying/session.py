@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+from outrider.core.history import TokenHistory
 from outrider.core.rounds import Proposal
 from outrider.core.sessions import SessionRecord, SpeculationStats, Usage
 from outrider.engine.api import SequenceHandle
@@ -56,6 +57,8 @@ class Session:
     drafting: Drafting = field(default_factory=Drafting)
     stats: SpeculationStats = field(default_factory=SpeculationStats)
     drafted_marks: bytearray = field(default_factory=bytearray)  # per generated token: 1 if accepted
+    prompt_told: int = 0  # positions of the prompt whose log-probabilities need not be told any more
+    history: TokenHistory | None = None  # for edits; made when first needed
     cached_prompt_tokens: int = 0
     spans: RoundSpans | None = None  # None: tracing is off
     admitted_at: float = 0.0  # monotonic seconds
@@ -64,6 +67,8 @@ class Session:
     @classmethod
     def admitted(cls, record: SessionRecord, order: int, drafting: Drafting) -> Session:
         """A session that starts, or goes on, from what its record holds."""
+        # The first token has none; and they come before the first generated token, so who goes on had them.
+        tells = record.logprobs.prompt_top is not None and not record.tokens
         return cls(
             record,
             order,
@@ -71,6 +76,7 @@ class Session:
             drafting=drafting,
             stats=SpeculationStats(drafter=drafting.link if drafting.phase is not DraftPhase.OFF else ""),
             drafted_marks=bytearray(len(record.tokens)),
+            prompt_told=1 if tells else len(record.prompt),
         )
 
     @property
@@ -92,6 +98,11 @@ class Session:
     def missing(self) -> int:
         """Tokens without KV, the last one included: 1 when decoding, more while prefilling."""
         return len(self.tokens) - (self.sequence.kv_len if self.sequence else 0)
+
+    @property
+    def reusable(self) -> int | None:
+        """Tokens whose KV may come from the prefix cache: before those whose logits are wanted. None: any."""
+        return None if self.prompt_told == len(self.record.prompt) else self.prompt_told - 1
 
     def usage(self, delivered: int) -> Usage:
         """Counts for the client when `delivered` generated tokens were kept."""

@@ -16,7 +16,7 @@ from outrider.telemetry import names
 from outrider.telemetry.metrics import VerifierMetrics
 from outrider.verifying.meter import Meter
 from outrider.verifying.session import Drafting, Session
-from outrider.verifying.steps import StepTimes, Work
+from outrider.verifying.work import StepTimes, Work
 
 
 def work(order: int, *, waited_s: float, draft_us: int = 0, forward_us: int = 0) -> Work:
