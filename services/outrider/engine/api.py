@@ -96,10 +96,11 @@ class EngineApi(Protocol):
     def features(self) -> frozenset[str]:
         """Names that StepItem.features may hold."""
 
-    def open(self, token_ids: Sequence[int]) -> SequenceHandle:
+    def open(self, token_ids: Sequence[int], *, reuse: int | None = None) -> SequenceHandle:
         """Start a sequence that will hold `token_ids`; KV of a shared prefix is reused.
 
-        At least the last token is left to run, so that its logits can be had.
+        At least the last token is left to run, so that its logits can be had. `reuse` is the most tokens
+        whose KV may come from elsewhere, if logits of earlier ones are wanted too.
         """
 
     def reserve(self, sequence: SequenceHandle, count: int) -> bool:

@@ -127,9 +127,9 @@ class Engine:
         """Names that StepItem.features may hold."""
         return frozenset({LAST_HIDDEN})
 
-    def open(self, token_ids: SequenceOf[int]) -> Sequence:
-        """Start a sequence that will hold `token_ids`; KV of a shared prefix is reused."""
-        return Sequence(self._pool, token_ids)
+    def open(self, token_ids: SequenceOf[int], *, reuse: int | None = None) -> Sequence:
+        """Start a sequence that will hold `token_ids`; KV of a shared prefix (of at most `reuse`) is reused."""
+        return Sequence(self._pool, token_ids, reuse=reuse)
 
     def reserve(self, sequence: SequenceHandle, count: int) -> bool:
         """Make room for `count` more tokens past kv_len. False, and nothing changed, if the pool is full."""

@@ -19,10 +19,11 @@ whole block with its second half masked (in bf16 so seldom that a measurement at
 class Sequence:
     """A sequence in the KV pool (implements SequenceHandle)."""
 
-    def __init__(self, pool: BlockPool, token_ids: SequenceOf[int]) -> None:
+    def __init__(self, pool: BlockPool, token_ids: SequenceOf[int], *, reuse: int | None = None) -> None:
         self._pool = pool
         # At least the last token runs, so that its logits can be had.
-        self._blocks, self._entries = pool.match(token_ids[:-1])
+        most = len(token_ids) - 1 if reuse is None else min(reuse, len(token_ids) - 1)
+        self._blocks, self._entries = pool.match(token_ids[:most])
         self._token_ids = list(token_ids[: len(self._blocks) * pool.block_size])
         self.cached_len = len(self._token_ids)
         self.slots = torch.zeros(KV_MULTIPLE, dtype=torch.int64)

@@ -9,7 +9,7 @@ from outrider.core.models import DrafterInfo
 from outrider.core.rounds import Proposal
 from outrider.core.sessions import Commit, FinishReason, SessionRecord
 from outrider.verifying.spans import RoundSpans
-from outrider.wire.messages import DraftCommand, SessionFinished, SessionTokens, Stale
+from outrider.wire.messages import DraftCommand, PromptLogprobs, SessionFinished, SessionTokens, Stale
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Shutdown:
 
 Inward = Admit | End | LinkUp | LinkDown | LinkDraining | Drafted | Shutdown
 
-StreamItem = SessionTokens | SessionFinished | OutriderError
+StreamItem = PromptLogprobs | SessionTokens | SessionFinished | OutriderError
 """What a session's stream carries after its start; the last two end it."""
 
 

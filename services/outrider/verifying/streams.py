@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from outrider.core.errors import (
@@ -14,9 +14,16 @@ from outrider.core.errors import (
     SessionNotFoundError,
     StaleEpochError,
 )
+from outrider.core.params import TokenLogprobs
 from outrider.core.sessions import SessionRecord
 from outrider.verifying.mailbox import StreamItem
-from outrider.wire.messages import SessionEvent, SessionFinished, SessionStarted, SessionTokens
+from outrider.wire.messages import (
+    PromptLogprobs,
+    SessionEvent,
+    SessionFinished,
+    SessionStarted,
+    SessionTokens,
+)
 
 MAX_FINISHED = 1024
 """Finished sessions that are remembered, for a Cancel that comes late."""
@@ -58,6 +65,8 @@ class _Live:
     record: SessionRecord
     tokens: list[int]
     attachment: Attachment
+    prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the tokens generated here, if told
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -102,6 +111,8 @@ class StreamTable:
     def attach(self, session_id: str, from_token: int) -> Attachment:
         """A newer client takes the place of the older one, whose stream ends.
 
+        It gets all log-probabilities again that were told here; those of the prompt if it has no token yet.
+
         Raises:
             SessionNotFoundError: it does not live here.
             InvalidRequestError: `from_token` is past its end.
@@ -109,7 +120,8 @@ class StreamTable:
         live = self._live.get(session_id)
         if live is None:
             raise SessionNotFoundError(f"session {session_id} does not run here")
-        attachment = Attachment(live.record, replay(live.tokens, from_token))
+        missed = replay(live.tokens, from_token, live.logprobs)
+        attachment = Attachment(live.record, [*([] if from_token else live.prompt_logprobs), *missed])
         live.attachment.push(StaleEpochError("another client has attached to this session"))
         live.attachment = attachment
         return attachment
@@ -135,12 +147,17 @@ class StreamTable:
             if live is None:
                 continue
             live.attachment.push(item)
-            if isinstance(item, SessionTokens):
-                live.tokens.extend(item.token_ids)
-                continue
-            self._remove(session_id)
-            if isinstance(item, SessionFinished):
-                self._remember(session_id, Finished(live.record.epoch, item.usage.completion_tokens))
+            match item:
+                case SessionTokens():
+                    live.tokens.extend(item.token_ids)
+                    live.logprobs.extend(item.logprobs)
+                case PromptLogprobs():
+                    live.prompt_logprobs.append(item)
+                case SessionFinished():
+                    self._remove(session_id)
+                    self._remember(session_id, Finished(live.record.epoch, item.usage.completion_tokens))
+                case OutriderError():
+                    self._remove(session_id)
 
     def fail_all(self, error: OutriderError) -> None:
         """End every stream with `error`."""
@@ -169,8 +186,13 @@ class StreamTable:
             self._empty.set()
 
 
-def replay(tokens: Iterable[int], from_token: int) -> list[SessionTokens]:
+def replay(
+    tokens: Iterable[int], from_token: int, logprobs: Sequence[TokenLogprobs] = ()
+) -> list[SessionTokens]:
     """The tokens from `from_token` on, as one item; none if there are none.
+
+    `logprobs` tell of the last tokens. Those before, which came from the store, are an item of their own
+    without any.
 
     Raises:
         InvalidRequestError: `from_token` is past the end.
@@ -180,5 +202,10 @@ def replay(tokens: Iterable[int], from_token: int) -> list[SessionTokens]:
         raise InvalidRequestError(
             f"from_token is {from_token}, the session has {len(held)} tokens", field="from_token"
         )
-    rest = tuple(held[from_token:])
-    return [SessionTokens(from_token, rest)] if rest else []
+    bare = len(held) - len(logprobs)
+    told = max(from_token, bare)
+    items = [
+        SessionTokens(from_token, tuple(held[from_token:bare])),
+        SessionTokens(told, tuple(held[told:]), logprobs=tuple(logprobs[told - bare :])),
+    ]
+    return [item for item in items if item.token_ids]
