@@ -103,7 +103,7 @@ class GatewayClient:
                     on_delta(event)
                 elif isinstance(event, GenerationStarted):
                     done.model, done.seed = event.model, event.seed
-                else:
+                elif isinstance(event, GenerationFinished):
                     _finish(done, event)
         except aio.AioRpcError as error:
             raise _explained(from_rpc_error(error)) from None

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from outrider.core.errors import ProtocolError
-from outrider.core.params import SamplingParams, SpeculationParams, StopParams
 from outrider.core.sessions import FinishReason, SessionRecord
+from outrider.sessions import parameters
 
 FORMAT = 1
 """Version of what is stored; a reader refuses any other."""
@@ -39,23 +39,13 @@ def unpack_tokens(data: bytes) -> tuple[int, ...]:
 
 def pack_params(record: SessionRecord) -> str:
     """Everything that fixes the output beside prompt and tokens, as JSON. Floats survive exactly."""
-    sampling, stop, speculation = record.sampling, record.stop, record.speculation
     return json.dumps(
         {
             "format": FORMAT,
-            "sampling": {
-                "temperature": sampling.temperature,
-                "top_k": sampling.top_k,
-                "top_p": sampling.top_p,
-                "min_p": sampling.min_p,
-                "seed": sampling.seed,
-            },
-            "stop": {"max_tokens": stop.max_tokens, "stop_token_ids": sorted(stop.stop_token_ids)},
-            "speculation": {
-                "enabled": speculation.enabled,
-                "max_draft_tokens": speculation.max_draft_tokens,
-                "drafter": speculation.drafter,
-            },
+            "sampling": parameters.pack_sampling(record.sampling),
+            "stop": parameters.pack_stop(record.stop),
+            "speculation": parameters.pack_speculation(record.speculation),
+            "logprobs": parameters.pack_logprobs(record.logprobs),
             "model": record.model,
         },
         separators=(",", ":"),
@@ -65,24 +55,24 @@ def pack_params(record: SessionRecord) -> str:
 def unpack_record(
     session_id: str, *, epoch: int, prompt: bytes, params: bytes, tokens: bytes, finish: bytes
 ) -> SessionRecord:
-    """Raises ProtocolError: what is stored was not written by this version of Outrider."""
+    """Raises ProtocolError: what is stored was not written by this version of Outrider or an older one."""
     try:
         data: dict[str, Any] = json.loads(params)
         if data["format"] != FORMAT:
             raise ProtocolError(f"session {session_id} is stored in format {data['format']}, not {FORMAT}")
-        stop = data["stop"]
         return SessionRecord(
             session_id=session_id,
             prompt=unpack_tokens(prompt),
-            sampling=SamplingParams(**data["sampling"]),
-            stop=StopParams(stop["max_tokens"], frozenset(stop["stop_token_ids"])),
-            speculation=SpeculationParams(**data["speculation"]),
+            sampling=parameters.unpack_sampling(data["sampling"]),
+            stop=parameters.unpack_stop(data["stop"]),
+            speculation=parameters.unpack_speculation(data["speculation"]),
             epoch=epoch,
             tokens=unpack_tokens(tokens),
             finish_reason=FinishReason(finish.decode()) if finish else None,
+            logprobs=parameters.unpack_logprobs(data.get("logprobs", {})),  # younger than the format
             model=data.get("model", ""),  # younger than the format
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProtocolError(
             f"session {session_id} is stored in a form that cannot be read: {error}"
         ) from error

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from outrider.config.schema import VerifierConfig
 from outrider.core import limits
 from outrider.core.errors import InvalidRequestError, ModelMismatchError, PromptTooLongError
 from outrider.core.models import ModelInfo
-from outrider.core.params import SpeculationParams, StopParams
+from outrider.core.params import SamplingParams, SpeculationParams, StopParams
 from outrider.core.sessions import SessionRecord
 from outrider.wire.messages import SessionRequest
 
@@ -36,15 +36,18 @@ class Admission:
         limits.check_prompt(
             request.prompt, vocab_size=self.model.vocab_size, context_length=self.model.context_length
         )
-        limits.check_sampling(request.sampling)
+        limits.check_sampling(request.sampling, vocab_size=self.model.vocab_size)
         limits.check_speculation(request.speculation)
+        limits.check_logprobs(request.logprobs)
         self._check_drafter(request.speculation.drafter)
+        stop = self._stop(request)
         return SessionRecord(
             request.session_id,
             request.prompt,
-            request.sampling,
-            self._stop(request),
+            _with_end_tokens(request.sampling, stop),
+            stop,
             request.speculation,
+            logprobs=request.logprobs,
             model=self.model.identity,
         )
 
@@ -124,3 +127,14 @@ class Admission:
         stop = request.stop.resolve(eos_token_ids=self.eos_token_ids, room=room)
         limits.check_stop(stop, vocab_size=None)
         return stop
+
+
+def _with_end_tokens(sampling: SamplingParams, stop: StopParams) -> SamplingParams:
+    """Tell the edits which tokens min_tokens keeps away; drafters hear of them with the sampling.
+
+    Raises:
+        InvalidRequestError: min_tokens is more than there may ever be.
+    """
+    limits.check_min_tokens(sampling.edits.min_tokens, stop.max_tokens)
+    ends = tuple(sorted(stop.stop_token_ids)) if sampling.edits.min_tokens else ()
+    return replace(sampling, edits=replace(sampling.edits, end_token_ids=ends))

@@ -208,6 +208,8 @@ class DraftDesk:
             length,
             traceparent=traceparent,
             patience_us=round(patience * 1e6),
+            prompt_len=len(session.record.prompt),
+            acceptance=session.record.speculation.acceptance,
         )
 
     def _advance(

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
 
 from outrider.core import limits
 from outrider.core.models import DrafterInfo, ModelInfo
-from outrider.core.params import SamplingParams, SpeculationParams
+from outrider.core.params import (
+    Acceptance,
+    Grammar,
+    GrammarKind,
+    LogitEdits,
+    LogprobParams,
+    SamplingParams,
+    SpeculationParams,
+    TokenLogprobs,
+)
 from outrider.core.rounds import Proposal, StaleReason
 from outrider.core.sessions import FinishReason, SpeculationStats, Usage
-from outrider.core.trees import TokenTree
+from outrider.core.trees import SparseProbs, TokenTree
 from outrider.wire import messages as m
 
 U32 = st.integers(0, 2**32 - 1)
@@ -30,8 +41,16 @@ def fractions(low: float, high: float, **options: Any) -> st.SearchStrategy[floa
 
 
 @st.composite
+def distributions(draw: st.DrawFn, token_id: int) -> SparseProbs:
+    """A distribution that gives `token_id` a chance; dyadic, so that a proto float holds it exactly."""
+    others = draw(st.lists(IDS.filter(lambda value: value != token_id), max_size=4, unique=True))
+    weights = [1 / 2 ** (1 + place) for place in range(len(others))]
+    return SparseProbs((token_id, *others), (1 - sum(weights), *weights))
+
+
+@st.composite
 def trees(draw: st.DrawFn) -> TokenTree:
-    """Any valid tree: parents first, siblings different."""
+    """Any valid tree: parents first, siblings different; with distributions or without."""
     size = draw(st.integers(0, 8))
     parents = [draw(st.integers(-1, index - 1)) for index in range(size)]
     used: set[tuple[int, int]] = set()
@@ -40,7 +59,8 @@ def trees(draw: st.DrawFn) -> TokenTree:
         token = draw(IDS.filter(lambda value, parent=parent: (parent, value) not in used))
         used.add((parent, token))
         ids.append(token)
-    return TokenTree(tuple(ids), tuple(parents))
+    probs = [draw(distributions(token_id)) for token_id in ids] if draw(st.booleans()) else []
+    return TokenTree(tuple(ids), tuple(parents), tuple(probs))
 
 
 @st.composite
@@ -72,6 +92,53 @@ DRAFTER_INFOS = st.builds(
     instance_id=NAMES,
     protocol_version=U32,
 )
+SEQUENCES = st.lists(IDS, min_size=1, max_size=3).map(tuple)
+GRAMMARS = (
+    st.just(Grammar(GrammarKind.JSON_OBJECT))
+    | st.dictionaries(NAMES, NAMES).map(lambda schema: Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema)))
+    | st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=3).map(
+        lambda choices: Grammar(GrammarKind.CHOICE, json.dumps(choices))
+    )
+    | st.builds(
+        Grammar,
+        st.sampled_from([GrammarKind.REGEX, GrammarKind.GRAMMAR]),
+        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1),
+    )
+)
+EDITS = st.builds(
+    LogitEdits,
+    grammar=st.none() | GRAMMARS,
+    allowed_token_ids=ID_LISTS,
+    bad_words=st.lists(SEQUENCES, max_size=3).map(tuple),
+    min_tokens=st.integers(0, 2**31 - 1),
+    end_token_ids=ID_LISTS,
+    logit_bias=st.dictionaries(IDS, fractions(-100, 100), max_size=4).map(
+        lambda bias: tuple(sorted(bias.items()))
+    ),
+    repetition_penalty=fractions(0.015625, limits.MAX_REPETITION_PENALTY),
+    frequency_penalty=fractions(-2, 2),
+    presence_penalty=fractions(-2, 2),
+)
+LOGPROB_COUNTS = st.none() | st.integers(0, limits.MAX_LOGPROBS)
+LOGPROB_PARAMS = st.builds(LogprobParams, top=LOGPROB_COUNTS, prompt_top=LOGPROB_COUNTS)
+LOGPROBS = st.floats(max_value=0, width=32)
+TOKEN_LOGPROBS = st.builds(
+    TokenLogprobs,
+    token_id=IDS,
+    logprob=LOGPROBS,
+    rank=st.integers(1, 2**31),
+    top=st.lists(st.tuples(IDS, LOGPROBS), max_size=3).map(tuple),
+)
+PROMPT_LOGPROBS = st.builds(
+    m.PromptLogprobs, first_position=COUNTS, entries=st.lists(TOKEN_LOGPROBS, max_size=3).map(tuple)
+)
+
+
+def logprobs_of(ids: tuple[int, ...]) -> st.SearchStrategy[tuple[TokenLogprobs, ...]]:
+    """One for each id, or none at all."""
+    return st.just(()) | st.tuples(*[TOKEN_LOGPROBS] * len(ids))
+
+
 SAMPLINGS = st.builds(
     SamplingParams,
     temperature=st.just(0.0) | fractions(0.0078125, limits.MAX_TEMPERATURE),
@@ -79,19 +146,24 @@ SAMPLINGS = st.builds(
     top_p=fractions(0, 1, exclude_min=True),
     min_p=fractions(0, 1),
     seed=st.integers(0, limits.MAX_SEED),
+    typical_p=fractions(0, 1, exclude_min=True),
+    edits=st.just(LogitEdits()) | EDITS,
 )
+REQUESTED_SAMPLINGS = SAMPLINGS.map(lambda one: replace(one, edits=replace(one.edits, end_token_ids=())))
 STOPS = st.builds(
     m.StopRequest,
     max_tokens=st.integers(0, 2**31 - 1),
     stop_token_ids=st.frozensets(IDS, max_size=4),
     stop=st.lists(st.text(min_size=1, max_size=8), max_size=3).map(tuple),
     ignore_eos=st.booleans(),
+    include_stop=st.booleans(),
 )
 SPECULATIONS = st.builds(
     SpeculationParams,
     enabled=st.booleans(),
     max_draft_tokens=st.none() | DRAFT_LENGTHS,
     drafter=NAMES,
+    acceptance=st.sampled_from(Acceptance),
 )
 USAGES = st.builds(Usage, prompt_tokens=U32, completion_tokens=U32, cached_prompt_tokens=U32)
 STATS = st.builds(
@@ -122,21 +194,24 @@ def advances(draw: st.DrawFn) -> m.AdvanceDraft:
     )
 
 
-COMMANDS = (
-    st.builds(
-        m.OpenDraft,
-        session_id=SESSION_IDS,
-        epoch=EPOCHS,
-        token_ids=st.lists(IDS, min_size=1, max_size=6).map(tuple),
-        sampling=SAMPLINGS,
-        draft_length=DRAFT_LENGTHS,
-        features=FEATURES,
-        traceparent=TRACEPARENTS,
-        patience_us=U32,
+@st.composite
+def opens(draw: st.DrawFn) -> m.OpenDraft:
+    ids = draw(st.lists(IDS, min_size=1, max_size=6).map(tuple))
+    return m.OpenDraft(
+        session_id=draw(SESSION_IDS),
+        epoch=draw(EPOCHS),
+        token_ids=ids,
+        sampling=draw(SAMPLINGS),
+        draft_length=draw(DRAFT_LENGTHS),
+        features=draw(FEATURES),
+        traceparent=draw(TRACEPARENTS),
+        patience_us=draw(U32),
+        prompt_len=draw(st.integers(0, len(ids))),
+        acceptance=draw(st.sampled_from(Acceptance)),
     )
-    | advances()
-    | st.builds(m.CloseDraft, session_id=SESSION_IDS, epoch=EPOCHS)
-)
+
+
+COMMANDS = opens() | advances() | st.builds(m.CloseDraft, session_id=SESSION_IDS, epoch=EPOCHS)
 EVENTS = (
     st.builds(
         Proposal,
@@ -173,9 +248,10 @@ SESSION_REQUESTS = st.builds(
     m.SessionRequest,
     session_id=SESSION_IDS,
     prompt=st.lists(IDS, min_size=1, max_size=6).map(tuple),
-    sampling=SAMPLINGS,
-    stop=STOPS.map(lambda stop: m.StopRequest(stop.max_tokens, stop.stop_token_ids, (), stop.ignore_eos)),
+    sampling=REQUESTED_SAMPLINGS,
+    stop=STOPS.map(lambda stop: replace(stop, stop=(), include_stop=False)),
     speculation=SPECULATIONS,
+    logprobs=LOGPROB_PARAMS,
 )
 CANCELS = st.builds(
     m.CancelSession,
@@ -188,11 +264,12 @@ CANCELS = st.builds(
 @st.composite
 def session_tokens(draw: st.DrawFn) -> m.SessionTokens:
     ids = draw(ID_LISTS)
-    return m.SessionTokens(draw(COUNTS), ids, draw(st.integers(0, len(ids))))
+    return m.SessionTokens(draw(COUNTS), ids, draw(st.integers(0, len(ids))), draw(logprobs_of(ids)))
 
 
 SESSION_EVENTS = (
     st.builds(m.SessionStarted, seed=st.integers(0, limits.MAX_SEED), epoch=EPOCHS)
+    | PROMPT_LOGPROBS
     | session_tokens()
     | st.builds(
         m.SessionFinished,
@@ -208,21 +285,26 @@ GENERATION_REQUESTS = st.builds(
     input=st.text()
     | st.lists(IDS, min_size=1, max_size=6).map(tuple)
     | st.lists(TURNS, min_size=1, max_size=3).map(tuple),
-    sampling=SAMPLINGS,
+    sampling=REQUESTED_SAMPLINGS,
     stop=STOPS,
     speculation=SPECULATIONS,
     model=NAMES,
+    logprobs=LOGPROB_PARAMS,
+    bad_words=st.lists(st.text(min_size=1, max_size=8), max_size=3).map(tuple),
+    skip_special_tokens=st.booleans(),
 )
 
 
 @st.composite
 def generation_deltas(draw: st.DrawFn) -> m.GenerationDelta:
     ids = draw(ID_LISTS)
-    return m.GenerationDelta(draw(st.text()), ids, draw(st.integers(0, len(ids))), draw(COUNTS))
+    accepted = draw(st.integers(0, len(ids)))
+    return m.GenerationDelta(draw(st.text()), ids, accepted, draw(COUNTS), draw(logprobs_of(ids)))
 
 
 GENERATION_EVENTS = (
     st.builds(m.GenerationStarted, generation_id=NAMES, model=NAMES, seed=st.integers(0, limits.MAX_SEED))
+    | PROMPT_LOGPROBS
     | generation_deltas()
     | st.builds(m.GenerationFinished, reason=st.sampled_from(FinishReason), usage=USAGES, speculation=STATS)
 )

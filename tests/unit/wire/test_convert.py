@@ -93,12 +93,6 @@ def test_stop_requests_resolve_to_what_the_verifier_goes_by() -> None:
         plain.resolve(eos_token_ids={2}, room=0)
 
 
-def test_resolved_stops_survive_the_wire() -> None:
-    stop = StopParams(9, frozenset({2, 5}))
-    read = convert.stop_request_from_proto(convert.stop_to_proto(stop))
-    assert read.resolve(eos_token_ids={1, 2}, room=100) == stop
-
-
 def tree(ids: list[int], parents: list[int]) -> c.TokenTree:
     return c.TokenTree(token_ids=ids, parents=parents)
 

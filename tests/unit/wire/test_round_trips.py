@@ -34,6 +34,20 @@ PAIRS = {
     "sampling": Pair(
         common_pb2.SamplingParams, s.SAMPLINGS, convert.sampling_to_proto, convert.sampling_from_proto
     ),
+    "edits": Pair(common_pb2.LogitEdits, s.EDITS, convert.edits_to_proto, convert.edits_from_proto),
+    "grammar": Pair(common_pb2.Grammar, s.GRAMMARS, convert.grammar_to_proto, convert.grammar_from_proto),
+    "logprob_params": Pair(
+        common_pb2.LogprobParams,
+        s.LOGPROB_PARAMS,
+        convert.logprob_params_to_proto,
+        convert.logprob_params_from_proto,
+    ),
+    "prompt_logprobs": Pair(
+        common_pb2.PromptLogprobs,
+        s.PROMPT_LOGPROBS,
+        convert.prompt_logprobs_to_proto,
+        convert.prompt_logprobs_from_proto,
+    ),
     "stop": Pair(
         common_pb2.StopParams, s.STOPS, convert.stop_request_to_proto, convert.stop_request_from_proto
     ),
@@ -153,4 +167,4 @@ def test_an_empty_message(pair: Pair) -> None:
 def test_every_pair_is_tested() -> None:
     writers = {name.removesuffix("_to_proto") for name in convert.__all__ if name.endswith("_to_proto")}
     renamed = {"stop_request": "stop"}
-    assert {renamed.get(name, name) for name in writers} - {"finish"} == set(PAIRS)
+    assert {renamed.get(name, name) for name in writers} - {"finish", "acceptance"} == set(PAIRS)

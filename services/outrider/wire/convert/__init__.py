@@ -5,27 +5,6 @@ bounds. What a client may say wrongly raises InvalidRequestError, what a service
 both name the field.
 """
 
-from outrider.wire.convert.common import (
-    feature_from_proto,
-    feature_to_proto,
-    finish_from_proto,
-    finish_to_proto,
-    model_info_from_proto,
-    model_info_to_proto,
-    sampling_from_proto,
-    sampling_to_proto,
-    speculation_from_proto,
-    speculation_to_proto,
-    stats_from_proto,
-    stats_to_proto,
-    stop_request_from_proto,
-    stop_request_to_proto,
-    stop_to_proto,
-    tree_from_proto,
-    tree_to_proto,
-    usage_from_proto,
-    usage_to_proto,
-)
 from outrider.wire.convert.drafter import (
     command_from_proto,
     command_to_proto,
@@ -40,6 +19,46 @@ from outrider.wire.convert.generation import (
     generation_event_to_proto,
     generation_request_from_proto,
     generation_request_to_proto,
+)
+from outrider.wire.convert.logprobs import (
+    prompt_logprobs_from_proto,
+    prompt_logprobs_to_proto,
+)
+from outrider.wire.convert.models import (
+    model_info_from_proto,
+    model_info_to_proto,
+)
+from outrider.wire.convert.outcomes import (
+    finish_from_proto,
+    finish_to_proto,
+    stats_from_proto,
+    stats_to_proto,
+    usage_from_proto,
+    usage_to_proto,
+)
+from outrider.wire.convert.params import (
+    acceptance_from_proto,
+    acceptance_to_proto,
+    logprob_params_from_proto,
+    logprob_params_to_proto,
+    speculation_from_proto,
+    speculation_to_proto,
+    stop_request_from_proto,
+    stop_request_to_proto,
+)
+from outrider.wire.convert.sampling import (
+    edits_from_proto,
+    edits_to_proto,
+    grammar_from_proto,
+    grammar_to_proto,
+    sampling_from_proto,
+    sampling_to_proto,
+)
+from outrider.wire.convert.trees import (
+    feature_from_proto,
+    feature_to_proto,
+    tree_from_proto,
+    tree_to_proto,
 )
 from outrider.wire.convert.verifier import (
     cancel_from_proto,
@@ -58,6 +77,8 @@ from outrider.wire.convert.verifier import (
 )
 
 __all__ = [
+    "acceptance_from_proto",
+    "acceptance_to_proto",
     "cancel_from_proto",
     "cancel_to_proto",
     "command_from_proto",
@@ -65,6 +86,8 @@ __all__ = [
     "drafter_info_from_proto",
     "drafter_info_request",
     "drafter_info_to_proto",
+    "edits_from_proto",
+    "edits_to_proto",
     "event_from_proto",
     "event_to_proto",
     "feature_from_proto",
@@ -76,8 +99,14 @@ __all__ = [
     "generation_event_to_proto",
     "generation_request_from_proto",
     "generation_request_to_proto",
+    "grammar_from_proto",
+    "grammar_to_proto",
+    "logprob_params_from_proto",
+    "logprob_params_to_proto",
     "model_info_from_proto",
     "model_info_to_proto",
+    "prompt_logprobs_from_proto",
+    "prompt_logprobs_to_proto",
     "resume_from_proto",
     "resume_response",
     "resume_to_proto",
@@ -93,7 +122,6 @@ __all__ = [
     "stats_to_proto",
     "stop_request_from_proto",
     "stop_request_to_proto",
-    "stop_to_proto",
     "tree_from_proto",
     "tree_to_proto",
     "usage_from_proto",

@@ -13,13 +13,21 @@ from outrider.core.errors import ProtocolError
 from outrider.core.models import PROTOCOL_VERSION, DrafterInfo
 from outrider.core.rounds import Proposal, StaleReason
 from outrider.wire.convert import fields
-from outrider.wire.convert.common import (
-    feature_from_proto,
-    feature_to_proto,
+from outrider.wire.convert.models import (
     model_info_from_proto,
     model_info_to_proto,
+)
+from outrider.wire.convert.params import (
+    acceptance_from_proto,
+    acceptance_to_proto,
+)
+from outrider.wire.convert.sampling import (
     sampling_from_proto,
     sampling_to_proto,
+)
+from outrider.wire.convert.trees import (
+    feature_from_proto,
+    feature_to_proto,
     tree_from_proto,
     tree_to_proto,
 )
@@ -96,6 +104,8 @@ def command_to_proto(command: DraftCommand) -> pb.DraftCommand:
                 features=map(feature_to_proto, command.features),
                 traceparent=command.traceparent,
                 patience_us=min(command.patience_us, MAX_PATIENCE_US),
+                prompt_len=command.prompt_len,
+                acceptance=acceptance_to_proto(command.acceptance),
             )
         )
     elif isinstance(command, AdvanceDraft):
@@ -135,15 +145,18 @@ def command_from_proto(message: pb.DraftCommand, *, vocab_size: int = 0) -> Draf
 
 
 def _open_from_proto(session_id: str, epoch: int, message: pb.OpenSession, vocab_size: int) -> OpenDraft:
+    ids = fields.token_ids("open.token_ids", message.token_ids, vocab_size=vocab_size, least=1)
     return OpenDraft(
         session_id=session_id,
         epoch=epoch,
-        token_ids=fields.token_ids("open.token_ids", message.token_ids, vocab_size=vocab_size, least=1),
+        token_ids=ids,
         sampling=sampling_from_proto(message.sampling, field="open.sampling"),
         draft_length=fields.at_most("open.draft_length", message.draft_length, limits.MAX_DRAFT_TOKENS),
         features=_features(message.features),
         traceparent=_traceparent("open.traceparent", message.traceparent),
         patience_us=message.patience_us,
+        prompt_len=fields.at_most("open.prompt_len", message.prompt_len, len(ids)),
+        acceptance=acceptance_from_proto(message.acceptance, field="open.acceptance"),
     )
 
 

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from outrider.core import limits
 from outrider.core.errors import InvalidRequestError, ProtocolError
 
-MAX_TOKEN_ID = 2**31 - 1
-"""Ids are packed as int32 in the store and held as int64 by torch."""
 MAX_TOKENS = 2**20
 """Tokens in one message."""
 MAX_NAME = 256
@@ -83,7 +81,7 @@ def token_ids(
     if not least <= len(values) <= most:
         raise fail(field, f"has {len(values)} token ids, {least} to {most} are allowed")
     ids = tuple(values)
-    bound = vocab_size or MAX_TOKEN_ID + 1
+    bound = vocab_size or limits.MAX_TOKEN_ID + 1
     if ids and max(ids) >= bound:
         position = next(index for index, value in enumerate(ids) if value >= bound)
         raise fail(field, f"has token id {ids[position]} at {position}, ids must be below {bound}")

@@ -7,19 +7,31 @@ from collections.abc import Callable
 from outrider.core import limits
 from outrider.core.errors import ProtocolError
 from outrider.wire.convert import fields
-from outrider.wire.convert.common import (
+from outrider.wire.convert.logprobs import (
+    logprobs_from_proto,
+    logprobs_to_proto,
+    prompt_logprobs_from_proto,
+    prompt_logprobs_to_proto,
+)
+from outrider.wire.convert.outcomes import (
     finish_from_proto,
     finish_to_proto,
-    sampling_from_proto,
-    sampling_to_proto,
-    speculation_from_proto,
-    speculation_to_proto,
     stats_from_proto,
     stats_to_proto,
-    stop_request_from_proto,
-    stop_request_to_proto,
     usage_from_proto,
     usage_to_proto,
+)
+from outrider.wire.convert.params import (
+    logprob_params_from_proto,
+    logprob_params_to_proto,
+    speculation_from_proto,
+    speculation_to_proto,
+    stop_request_from_proto,
+    stop_request_to_proto,
+)
+from outrider.wire.convert.sampling import (
+    sampling_request_from_proto,
+    sampling_to_proto,
 )
 from outrider.wire.messages import (
     ChatTurn,
@@ -29,6 +41,7 @@ from outrider.wire.messages import (
     GenerationRequest,
     GenerationStarted,
     PromptInput,
+    PromptLogprobs,
 )
 from outrider.wire.v1 import generation_pb2 as pb
 
@@ -42,6 +55,9 @@ def generation_request_to_proto(request: GenerationRequest) -> pb.GenerateReques
         sampling=sampling_to_proto(request.sampling),
         stop=stop_request_to_proto(request.stop),
         speculation=speculation_to_proto(request.speculation),
+        logprobs=logprob_params_to_proto(request.logprobs),
+        bad_words=request.bad_words,
+        skip_special_tokens=request.skip_special_tokens,
     )
     if isinstance(request.input, str):
         message.prompt = request.input
@@ -62,12 +78,16 @@ def generation_request_from_proto(
     Raises:
         InvalidRequestError: which field, what was wrong, what is allowed.
     """
+    limits.check_bad_words(message.bad_words)
     return GenerationRequest(
         input=_input_from_proto(message, vocab_size),
-        sampling=sampling_from_proto(message.sampling, draw_seed=draw_seed),
+        sampling=sampling_request_from_proto(message.sampling, draw_seed=draw_seed),
         stop=stop_request_from_proto(message.stop),
         speculation=speculation_from_proto(message.speculation),
         model=fields.text("model", message.model),
+        logprobs=logprob_params_from_proto(message.logprobs),
+        bad_words=tuple(message.bad_words),
+        skip_special_tokens=message.skip_special_tokens if message.HasField("skip_special_tokens") else True,
     )
 
 
@@ -102,8 +122,11 @@ def generation_event_to_proto(event: GenerationEvent) -> pb.GenerateResponse:
             token_ids=event.token_ids,
             accepted=event.accepted,
             first_token=event.first_token,
+            logprobs=logprobs_to_proto(event.logprobs),
         )
         return pb.GenerateResponse(delta=delta)
+    if isinstance(event, PromptLogprobs):
+        return pb.GenerateResponse(prompt_logprobs=prompt_logprobs_to_proto(event))
     finished = pb.GenerationFinished(
         reason=finish_to_proto(event.reason),
         usage=usage_to_proto(event.usage),
@@ -116,7 +139,7 @@ def generation_event_from_proto(message: pb.GenerateResponse) -> GenerationEvent
     """Raises ProtocolError: which field, and what was wrong."""
     kind = message.WhichOneof("event")
     if kind is None:
-        raise ProtocolError("generation event: none of started, delta and finished is set")
+        raise ProtocolError("generation event: none of started, prompt_logprobs, delta and finished is set")
     with fields.from_peer("generation event"):
         if kind == "started":
             return GenerationStarted(
@@ -131,7 +154,10 @@ def generation_event_from_proto(message: pb.GenerateResponse) -> GenerationEvent
                 token_ids=ids,
                 accepted=fields.at_most("delta.accepted", message.delta.accepted, len(ids)),
                 first_token=fields.at_most("delta.first_token", message.delta.first_token, fields.MAX_TOKENS),
+                logprobs=logprobs_from_proto("delta.logprobs", message.delta.logprobs, expected=len(ids)),
             )
+        if kind == "prompt_logprobs":
+            return prompt_logprobs_from_proto(message.prompt_logprobs)
         reason = finish_from_proto(message.finished.reason, field="finished.reason")
         if reason is None:
             raise fields.fail("finished.reason", "is not set")

@@ -3,29 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from outrider.core.errors import ProtocolError
 from outrider.core.models import PROTOCOL_VERSION
 from outrider.core.sessions import FinishReason
 from outrider.wire.convert import fields
-from outrider.wire.convert.common import (
-    finish_from_proto,
-    finish_to_proto,
+from outrider.wire.convert.logprobs import (
+    logprobs_from_proto,
+    logprobs_to_proto,
+    prompt_logprobs_from_proto,
+    prompt_logprobs_to_proto,
+)
+from outrider.wire.convert.models import (
     model_info_from_proto,
     model_info_to_proto,
-    sampling_from_proto,
-    sampling_to_proto,
-    speculation_from_proto,
-    speculation_to_proto,
+)
+from outrider.wire.convert.outcomes import (
+    finish_from_proto,
+    finish_to_proto,
     stats_from_proto,
     stats_to_proto,
-    stop_request_from_proto,
-    stop_request_to_proto,
     usage_from_proto,
     usage_to_proto,
 )
+from outrider.wire.convert.params import (
+    logprob_params_from_proto,
+    logprob_params_to_proto,
+    speculation_from_proto,
+    speculation_to_proto,
+    stop_request_from_proto,
+    stop_request_to_proto,
+)
+from outrider.wire.convert.sampling import (
+    sampling_request_from_proto,
+    sampling_to_proto,
+)
 from outrider.wire.messages import (
     CancelSession,
+    PromptLogprobs,
     SessionEvent,
     SessionFinished,
     SessionRequest,
@@ -79,15 +95,15 @@ def verifier_info_request() -> pb.VerifierGetInfoRequest:
 
 
 def session_request_to_proto(request: SessionRequest) -> pb.VerifierGenerateRequest:
-    """Stop strings are the gateway's business and are left out."""
-    stop = stop_request_to_proto(request.stop)
-    del stop.stop[:]
+    """Stop strings and what is delivered of a stop are the gateway's business and are left out."""
+    stop = stop_request_to_proto(replace(request.stop, stop=(), include_stop=False))
     return pb.VerifierGenerateRequest(
         session_id=request.session_id,
         token_ids=request.prompt,
         sampling=sampling_to_proto(request.sampling),
         stop=stop,
         speculation=speculation_to_proto(request.speculation),
+        logprobs=logprob_params_to_proto(request.logprobs),
     )
 
 
@@ -105,12 +121,15 @@ def session_request_from_proto(
     stop = stop_request_from_proto(message.stop)
     if stop.stop:
         raise fields.fail("stop.stop", "must be empty: stop strings are the gateway's business")
+    if stop.include_stop:
+        raise fields.fail("stop.include_stop", "must be false: what is delivered is the gateway's business")
     return SessionRequest(
         session_id=fields.session_id(message.session_id),
         prompt=fields.token_ids("token_ids", message.token_ids, vocab_size=vocab_size, least=1),
-        sampling=sampling_from_proto(message.sampling, draw_seed=draw_seed),
+        sampling=sampling_request_from_proto(message.sampling, draw_seed=draw_seed),
         stop=stop,
         speculation=speculation_from_proto(message.speculation),
+        logprobs=logprob_params_from_proto(message.logprobs),
     )
 
 
@@ -157,9 +176,14 @@ def session_event_to_proto(event: SessionEvent) -> pb.SessionEvent:
         return pb.SessionEvent(started=pb.SessionStarted(seed=event.seed, epoch=event.epoch))
     if isinstance(event, SessionTokens):
         tokens = pb.SessionTokens(
-            first_token=event.first_token, token_ids=event.token_ids, accepted=event.accepted
+            first_token=event.first_token,
+            token_ids=event.token_ids,
+            accepted=event.accepted,
+            logprobs=logprobs_to_proto(event.logprobs),
         )
         return pb.SessionEvent(tokens=tokens)
+    if isinstance(event, PromptLogprobs):
+        return pb.SessionEvent(prompt_logprobs=prompt_logprobs_to_proto(event))
     finished = pb.SessionFinished(
         reason=finish_to_proto(event.reason),
         usage=usage_to_proto(event.usage),
@@ -181,7 +205,7 @@ def session_event_from_proto(message: pb.SessionEvent) -> SessionEvent:
     """Raises ProtocolError: which field, and what was wrong."""
     kind = message.WhichOneof("event")
     if kind is None:
-        raise ProtocolError("session event: none of started, tokens and finished is set")
+        raise ProtocolError("session event: none of started, prompt_logprobs, tokens and finished is set")
     with fields.from_peer("session event"):
         if kind == "started":
             return SessionStarted(message.started.seed, fields.epoch(message.started.epoch, "started.epoch"))
@@ -193,7 +217,10 @@ def session_event_from_proto(message: pb.SessionEvent) -> SessionEvent:
                 ),
                 token_ids=ids,
                 accepted=fields.at_most("tokens.accepted", message.tokens.accepted, len(ids)),
+                logprobs=logprobs_from_proto("tokens.logprobs", message.tokens.logprobs, expected=len(ids)),
             )
+        if kind == "prompt_logprobs":
+            return prompt_logprobs_from_proto(message.prompt_logprobs)
         finished = message.finished
         reason = finish_from_proto(finished.reason, field="finished.reason")
         if reason is None:

@@ -1,0 +1,36 @@
+"""Bounds of a session's name and of what a request says about speculation."""
+
+from __future__ import annotations
+
+import re
+
+from outrider.core.errors import InvalidRequestError
+from outrider.core.limits.values import integer
+from outrider.core.params import SpeculationParams
+
+MAX_DRAFT_TOKENS = 1024
+MAX_DRAFTER_NAME_CHARS = 128
+MAX_SESSION_ID_CHARS = 128
+
+_SESSION_ID = re.compile(r"[A-Za-z0-9._:-]+")
+
+
+def check_speculation(speculation: SpeculationParams) -> None:
+    """Bounds of max_draft_tokens and of the drafter's name."""
+    if speculation.max_draft_tokens is not None:
+        integer("max_draft_tokens", speculation.max_draft_tokens, 0, MAX_DRAFT_TOKENS)
+    if len(speculation.drafter) > MAX_DRAFTER_NAME_CHARS:
+        raise InvalidRequestError(
+            f"drafter must be a name of at most {MAX_DRAFTER_NAME_CHARS} characters, "
+            f"got {len(speculation.drafter)}",
+            field="drafter",
+        )
+
+
+def check_session_id(session_id: str) -> None:
+    """A session id is short and safe to be part of a key, a log line and a header."""
+    if len(session_id) > MAX_SESSION_ID_CHARS or not _SESSION_ID.fullmatch(session_id):
+        raise InvalidRequestError(
+            f"session_id must be 1 to {MAX_SESSION_ID_CHARS} characters out of A-Z a-z 0-9 . _ : -",
+            field="session_id",
+        )
