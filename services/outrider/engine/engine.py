@@ -128,7 +128,7 @@ class Engine:
         return frozenset({LAST_HIDDEN})
 
     def open(self, token_ids: SequenceOf[int], *, reuse: int | None = None) -> Sequence:
-        """Start a sequence that will hold `token_ids`; KV of a shared prefix (of at most `reuse`) is reused."""
+        """Start a sequence that will hold `token_ids`; KV of a shared prefix, up to `reuse`, is reused."""
         return Sequence(self._pool, token_ids, reuse=reuse)
 
     def reserve(self, sequence: SequenceHandle, count: int) -> bool:

@@ -7,19 +7,49 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
+from outrider.core.errors import InternalError
+from outrider.core.params import TokenLogprobs
 from outrider.gateway.detokenizer import Detokenizer, TextPiece
 from outrider.gateway.stop_strings import StopMatcher
 from outrider.wire.messages import GenerationDelta
 
 
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """A generated token on its way to the client."""
+
+    token_id: int
+    drafted: bool  # it was a draft token
+    logprobs: TokenLogprobs | None
+
+
 class Delivery:
     """State of one generation between verifier and client."""
 
-    def __init__(self, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
+    def __init__(
+        self,
+        detokenizer: Detokenizer,
+        stops: Sequence[str],
+        *,
+        include_stop: bool = False,
+        min_tokens: int = 0,
+        logprobs: bool = False,
+    ) -> None:
+        """Args:
+        detokenizer: makes the text.
+        stops: stop strings.
+        include_stop: deliver the text of the stop string, or of the stop token, that ended it.
+        min_tokens: a stop string counts only if a later token than this completes it.
+        logprobs: each token comes with its log-probabilities.
+        """
         self._detokenizer = detokenizer
-        self._matcher = StopMatcher(stops)
-        self._waiting: deque[tuple[int, bool]] = deque()  # token id, was it a draft token
+        self._matcher = StopMatcher(stops, include=include_stop)
+        self._include_stop = include_stop
+        self._min_tokens = min_tokens
+        self._logprobs = logprobs
+        self._waiting: deque[_Token] = deque()
         self.delivered = 0
         self.accepted = 0
 
@@ -28,36 +58,54 @@ class Delivery:
         """A stop string was found; nothing after it will be delivered."""
         return self._matcher.hit
 
-    def push(self, token_ids: Sequence[int], accepted: int) -> list[GenerationDelta]:
-        """Take the tokens of a round, the first `accepted` of which were draft tokens."""
+    def push(
+        self, token_ids: Sequence[int], accepted: int, logprobs: Sequence[TokenLogprobs] = ()
+    ) -> list[GenerationDelta]:
+        """Take the tokens of a round, the first `accepted` of which were draft tokens.
+
+        Raises:
+            InternalError: there is not one entry of `logprobs` for each token, though they are to be told.
+        """
+        told: Sequence[TokenLogprobs | None] = logprobs if self._logprobs else [None] * len(token_ids)
+        if len(told) != len(token_ids):
+            raise InternalError(f"{len(token_ids)} tokens came with log-probabilities of {len(told)}")
         deltas = _Deltas(self)
-        for index, token_id in enumerate(token_ids):
-            self._waiting.append((token_id, index < accepted))
+        for index, (token_id, entry) in enumerate(zip(token_ids, told, strict=True)):
+            self._waiting.append(_Token(token_id, index < accepted, entry))
             if self._take(self._detokenizer.push(token_id), deltas):
                 break
             deltas.release(self._detokenizer.settled)
         return deltas.done()
 
-    def finish(self) -> list[GenerationDelta]:
-        """The verifier has no more tokens: give out all that was held back."""
+    def finish(self, stop_token_id: int | None = None) -> list[GenerationDelta]:
+        """The verifier has no more tokens: give out all that was held back.
+
+        `stop_token_id` ended them; its text is the last one if it is to be included, its id is not told.
+        """
         deltas = _Deltas(self)
-        if not self.stopped and not self._take(self._detokenizer.flush(), deltas):
+        if not self.stopped and not self._take(self._last_pieces(stop_token_id), deltas):
             deltas.text.append(self._matcher.flush())
             deltas.release(self.delivered + len(self._waiting))
         return deltas.done()
 
-    def take_waiting(self, until: int) -> Iterable[tuple[int, int, bool]]:
-        """Count tokens as delivered up to `until`; yields index, id, and whether it was drafted."""
+    def take_waiting(self, until: int) -> Iterable[tuple[int, _Token]]:
+        """Count tokens as delivered up to `until`; yields each with its index."""
         while self._waiting and self.delivered < until:
-            token_id, drafted = self._waiting.popleft()
-            yield self.delivered, token_id, drafted
+            token = self._waiting.popleft()
+            yield self.delivered, token
             self.delivered += 1
-            self.accepted += drafted
+            self.accepted += token.drafted
+
+    def _last_pieces(self, stop_token_id: int | None) -> list[TextPiece]:
+        pieces: list[TextPiece] = []
+        if self._include_stop and stop_token_id is not None:
+            pieces += self._detokenizer.push(stop_token_id)
+        return pieces + self._detokenizer.flush()
 
     def _take(self, pieces: Iterable[TextPiece], deltas: _Deltas) -> bool:
         """Match stop strings in new text; True on a hit, after which tokens past it are dropped."""
         for piece in pieces:
-            deltas.text.append(self._matcher.push(piece.text))
+            deltas.text.append(self._matcher.push(piece.text, counts=piece.tokens > self._min_tokens))
             if self._matcher.hit:
                 deltas.release(piece.tokens)
                 self._waiting.clear()
@@ -71,14 +119,13 @@ class _Deltas:
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
         self.text: list[str] = []
-        self._runs: list[list[tuple[int, int, bool]]] = []
+        self._runs: list[list[tuple[int, _Token]]] = []
 
     def release(self, until: int) -> None:
-        for token in self._delivery.take_waiting(until):
-            drafted = token[2]
-            if not self._runs or (drafted and not self._runs[-1][-1][2]):
+        for index, token in self._delivery.take_waiting(until):
+            if not self._runs or (token.drafted and not self._runs[-1][-1][1].drafted):
                 self._runs.append([])
-            self._runs[-1].append(token)
+            self._runs[-1].append((index, token))
 
     def done(self) -> list[GenerationDelta]:
         """The deltas; the text goes with the last of them."""
@@ -88,10 +135,11 @@ class _Deltas:
         last = len(self._runs) - 1
         return [
             GenerationDelta(
-                text if index == last else "",
-                tuple(token_id for _, token_id, _ in run),
-                sum(drafted for _, _, drafted in run),
+                text if number == last else "",
+                tuple(token.token_id for _, token in run),
+                sum(token.drafted for _, token in run),
                 run[0][0],
+                tuple(token.logprobs for _, token in run if token.logprobs is not None),
             )
-            for index, run in enumerate(self._runs)
+            for number, run in enumerate(self._runs)
         ]

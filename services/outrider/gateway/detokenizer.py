@@ -54,24 +54,39 @@ class DetokenizerFactory:
         self._byte_tokens = _byte_tokens(tokenizer) if _has_byte_fallback(decoder) else {}
         self._bytes_of: dict[int, bytes] = {}
 
-    def create(self) -> Detokenizer:
-        """A detokenizer for a new generation."""
+    def create(self, *, skip_special_tokens: bool = True) -> Detokenizer:
+        """A detokenizer for a new generation; special tokens are left out of the text, or stand in it."""
+        skipped = self._special if skip_special_tokens else frozenset[int]()
         if self._byte_level:
-            return _ByteLevelDetokenizer(self)
-        return _WindowDetokenizer(self._tokenizer, self._special, self._byte_tokens)
+            return _ByteLevelDetokenizer(self, skipped)
+        return _WindowDetokenizer(self._tokenizer, skipped, self._byte_tokens)
 
     def bytes_of(self, token_id: int) -> bytes:
-        """Bytes of a token of a byte-level vocabulary; none for special and unknown ids."""
+        """Bytes that a token stands for after other tokens, special or not; none for an unknown id.
+
+        Those of a text's tokens put together are the text, but for what decoders other than byte-level
+        ones drop at its start or put right between words.
+        """
         known = self._bytes_of.get(token_id)
         if known is None:
-            token = None if token_id in self._special else self._tokenizer.id_to_token(token_id)
-            known = self._bytes_of[token_id] = _byte_level_bytes(token or "")
+            known = self._bytes_of[token_id] = self._find_bytes(token_id)
         return known
+
+    def _find_bytes(self, token_id: int) -> bytes:
+        if self._byte_level:
+            return _byte_level_bytes(self._tokenizer.id_to_token(token_id) or "")
+        byte = self._byte_tokens.get(token_id)
+        if byte is not None:
+            return bytes([byte])
+        once = self._tokenizer.decode([token_id], skip_special_tokens=False)
+        twice = self._tokenizer.decode([token_id, token_id], skip_special_tokens=False)
+        return twice[len(once) :].encode()
 
 
 class _ByteLevelDetokenizer:
-    def __init__(self, vocabulary: DetokenizerFactory) -> None:
+    def __init__(self, vocabulary: DetokenizerFactory, skipped: frozenset[int]) -> None:
         self._vocabulary = vocabulary
+        self._skipped = skipped
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._pushed = 0
 
@@ -81,6 +96,8 @@ class _ByteLevelDetokenizer:
 
     def push(self, token_id: int) -> list[TextPiece]:
         self._pushed += 1
+        if token_id in self._skipped:
+            return []
         text = self._decoder.decode(self._vocabulary.bytes_of(token_id))
         return [TextPiece(text, self._pushed)] if text else []
 
@@ -96,9 +113,9 @@ class _WindowDetokenizer:
     token differently.
     """
 
-    def __init__(self, tokenizer: Tokenizer, special: frozenset[int], byte_tokens: dict[int, int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, skipped: frozenset[int], byte_tokens: dict[int, int]) -> None:
         self._tokenizer = tokenizer
-        self._special = special
+        self._skipped = skipped
         self._byte_tokens = byte_tokens
         self._context: list[int] = []
         self._pending: list[tuple[int, int]] = []  # token id, tokens pushed up to and with it
@@ -110,7 +127,7 @@ class _WindowDetokenizer:
 
     def push(self, token_id: int) -> list[TextPiece]:
         self._pushed += 1
-        if token_id in self._special or self._tokenizer.id_to_token(token_id) is None:
+        if token_id in self._skipped or self._tokenizer.id_to_token(token_id) is None:
             return []
         if token_id in self._byte_tokens:
             self._pending.append((token_id, self._pushed))
@@ -152,8 +169,9 @@ class _WindowDetokenizer:
         return pieces
 
     def _added_text(self) -> str:
-        before = self._tokenizer.decode(self._context)
-        whole = self._tokenizer.decode([*self._context, *(token_id for token_id, _ in self._pending)])
+        pending = [token_id for token_id, _ in self._pending]
+        before = self._tokenizer.decode(self._context, skip_special_tokens=False)
+        whole = self._tokenizer.decode([*self._context, *pending], skip_special_tokens=False)
         return whole[len(before) :]
 
     def _accept(self) -> None:

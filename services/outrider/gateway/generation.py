@@ -16,6 +16,7 @@ from outrider.wire.messages import (
     GenerationDelta,
     GenerationFinished,
     GenerationStarted,
+    PromptLogprobs,
     SessionEvent,
     SessionFinished,
     SessionTokens,
@@ -46,8 +47,8 @@ class Generation:
         self._ended_early: FinishReason | None = None
         self._limit: asyncio.Timeout | None = None
 
-    async def events(self) -> AsyncIterator[GenerationDelta | GenerationFinished]:
-        """Deltas as they come, then how it finished.
+    async def events(self) -> AsyncIterator[PromptLogprobs | GenerationDelta | GenerationFinished]:
+        """Log-probabilities of the prompt if asked for, deltas as they come, then how it finished.
 
         Raises:
             OutriderError: the verifier failed.
@@ -56,12 +57,17 @@ class Generation:
         async for event in self._session_events():
             if isinstance(event, SessionFinished):
                 session_finished = event
-            elif self._ended_early is None and isinstance(event, SessionTokens):
+            elif self._ended_early is not None:
+                continue
+            elif isinstance(event, PromptLogprobs):
+                yield event
+            elif isinstance(event, SessionTokens):
                 for delta in self._take(event):
                     yield self._observed(delta)
                 if self._delivery.stopped:
                     await self._end(FinishReason.STOP)
-        for delta in self._delivery.finish():
+        ended_by = session_finished.stop_token_id if session_finished and not self._ended_early else None
+        for delta in self._delivery.finish(ended_by):
             yield self._observed(delta)
         if self._delivery.stopped:
             # It may be found only in text that was held back to the end; no-op if it was before.
@@ -106,7 +112,7 @@ class Generation:
             raise InternalError(f"the verifier sent token {event.first_token}, {self._received} was next")
         self._received += len(event.token_ids)
         self._rounds += 1
-        return self._delivery.push(event.token_ids, event.accepted)
+        return self._delivery.push(event.token_ids, event.accepted, event.logprobs)
 
     def _observed(self, delta: GenerationDelta) -> GenerationDelta:
         self._observation.delivered(len(delta.token_ids))

@@ -9,9 +9,9 @@ from contextlib import aclosing
 from outrider.gateway.generation import Generation
 from outrider.gateway.generations import Generations
 from outrider.gateway.observation import Caller
-from outrider.wire.messages import GenerationDelta, GenerationFinished, GenerationRequest
+from outrider.wire.messages import GenerationDelta, GenerationFinished, GenerationRequest, PromptLogprobs
 
-PlayEvent = Generation | GenerationDelta | GenerationFinished
+PlayEvent = Generation | PromptLogprobs | GenerationDelta | GenerationFinished
 """First the generation itself, once admitted; then its events."""
 
 

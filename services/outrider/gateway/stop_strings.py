@@ -1,7 +1,8 @@
 """Finds stop strings in text that arrives in pieces.
 
 The outcome depends on the text alone, not on where it was cut: the stop string that is complete
-first wins, the longest of those that end together.
+first wins, the longest of those that end together. One that is complete before stop strings count
+(`min_tokens`) is text like any other, though it may begin there, as in vLLM.
 """
 
 from __future__ import annotations
@@ -16,15 +17,19 @@ class StopMatcher:
     however the stop strings overlap.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        """`stops` are not empty strings, longest first is not needed."""
+    def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
+        """`stops` are not empty strings, longest first is not needed; `include`: deliver the one found."""
+        self._include = include
         self._stops = [(stop, _failure_table(stop)) for stop in stops]
         self._matched = [0] * len(self._stops)
         self._held = ""
         self.hit = False
 
-    def push(self, text: str) -> str:
-        """Take the next text; return what can be delivered. After a hit that is nothing more."""
+    def push(self, text: str, *, counts: bool = True) -> str:
+        """Take the next text; return what can be delivered. After a hit that is nothing more.
+
+        `counts` says whether a stop string that is complete in it ends the text.
+        """
         if self.hit:
             return ""
         if not self._stops:
@@ -32,10 +37,10 @@ class StopMatcher:
         held = self._held + text
         for index in range(len(self._held), len(held)):
             length = self._advance(held[index])
-            if length:
+            if length and counts:
                 self.hit = True
                 self._held = ""
-                return held[: index + 1 - length]
+                return held[: index + 1 - (0 if self._include else length)]
         keep = max(self._matched)
         self._held = held[len(held) - keep :]
         return held[: len(held) - keep]

@@ -47,15 +47,19 @@ class TextTokenizer:
             raise ConfigError(f"{path} cannot be read: {error}") from error
         return cls(tokenizer, load_chat_template(folder), tokenizer_fingerprint(folder))
 
-    async def encode_prompt(self, text: str, *, context_length: int = 0) -> tuple[int, ...]:
+    async def encode_prompt(
+        self, text: str, *, context_length: int = 0, add_special_tokens: bool = True
+    ) -> tuple[int, ...]:
         """Token ids of a plain prompt, with the tokens that the model wants at its start.
 
         Raises:
             PromptTooLongError: it can never fit the context (0: unbounded), which its length alone tells.
         """
-        return await self._encode(text, context_length, add_special_tokens=True)
+        return await self._encode(text, context_length, add_special_tokens=add_special_tokens)
 
-    async def encode_chat(self, turns: Sequence[ChatTurn], *, context_length: int = 0) -> tuple[int, ...]:
+    async def encode_chat(
+        self, turns: Sequence[ChatTurn], *, context_length: int = 0, add_special_tokens: bool = False
+    ) -> tuple[int, ...]:
         """Token ids of a conversation, ready for the assistant's answer.
 
         Raises:
@@ -66,11 +70,25 @@ class TextTokenizer:
             raise InvalidRequestError(
                 "this model has no chat template: use completions with a prompt", field="messages"
             )
-        return await self._encode(self._chat_template.render(turns), context_length, add_special_tokens=False)
+        return await self._encode(
+            self._chat_template.render(turns), context_length, add_special_tokens=add_special_tokens
+        )
 
-    def detokenizer(self) -> Detokenizer:
+    def encode_words(self, text: str) -> tuple[int, ...]:
+        """Token ids of a short text as it stands, nothing added."""
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def detokenizer(self, *, skip_special_tokens: bool = True) -> Detokenizer:
         """For the tokens of one generation."""
-        return self._detokenizers.create()
+        return self._detokenizers.create(skip_special_tokens=skip_special_tokens)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """UTF-8 of what one token stands for inside a text, maybe part of a character; none if unknown."""
+        return self._detokenizers.bytes_of(token_id)
+
+    def token_text(self, token_id: int) -> str:
+        """The same as text: U+FFFD for what is no whole character."""
+        return self.token_bytes(token_id).decode("utf-8", errors="replace")
 
     async def _encode(self, text: str, context_length: int, *, add_special_tokens: bool) -> tuple[int, ...]:
         most = (context_length - 1) * self._most_characters

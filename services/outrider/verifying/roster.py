@@ -67,7 +67,7 @@ class Roster:
         started = []
         while self.waiting and self._may_start(self.waiting[0]):
             session = self.waiting[0]
-            session.sequence = self._engine.open(session.tokens)
+            session.sequence = self._engine.open(session.tokens, reuse=session.reusable)
             session.cached_prompt_tokens = max(
                 session.cached_prompt_tokens, self._cached(session.sequence, session)
             )
