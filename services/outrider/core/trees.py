@@ -26,7 +26,7 @@ class TokenTree:
 
     token_ids: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
-    draft_probs: tuple[SparseProbs, ...] = ()  # of each node, for the rules "token" and "block"; else empty
+    draft_probs: tuple[SparseProbs, ...] = ()  # for the rules "token" and "block"; empty: chosen, not drawn
 
     @classmethod
     def chain(cls, token_ids: Sequence[int]) -> TokenTree:
@@ -49,12 +49,12 @@ class TokenTree:
         return depths
 
     def under(self, token_id: int) -> TokenTree:
-        """The tree with `token_id` as its new single root (node 0)."""
+        """The tree with `token_id` as its new single root (node 0), as the engine runs it."""
         return TokenTree((token_id, *self.token_ids), (-1, *(parent + 1 for parent in self.parents)))
 
     def truncated(self, nodes: int) -> TokenTree:
         """The first `nodes` nodes; always a valid tree, since parents come first."""
-        return TokenTree(self.token_ids[:nodes], self.parents[:nodes])
+        return TokenTree(self.token_ids[:nodes], self.parents[:nodes], self.draft_probs[:nodes])
 
     def pruned(self, depth: int) -> TokenTree:
         """The nodes with a depth below `depth`."""
@@ -66,6 +66,7 @@ class TokenTree:
         return TokenTree(
             tuple(self.token_ids[index] for index in order),
             tuple(kept[self.parents[index]] for index in order),
+            tuple(self.draft_probs[index] for index in order) if self.draft_probs else (),
         )
 
     def children(self) -> dict[int, dict[int, int]]:
