@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic, perf_counter
 
 from outrider.config.schema import VerifierConfig
-from outrider.core.errors import OutriderError, UnavailableError
+from outrider.core.errors import InvalidRequestError, OutriderError, UnavailableError
 from outrider.core.rounds import Proposal
 from outrider.core.sessions import Commit, FinishReason
 from outrider.engine.api import EngineApi
@@ -216,7 +216,8 @@ class RoundLoop:
         if work.tree:  # its drafts may be at fault: take the round again without them
             session.drafting.forget_round()
             return
-        _log.error("session %s ends by a defect: %s", session.session_id, error)
+        if not isinstance(error, InvalidRequestError):
+            _log.error("session %s ends by a defect: %s", session.session_id, error)
         self._fail(session, error)
 
     def _commit(self, works: Sequence[Work], times: StepTimes) -> None:

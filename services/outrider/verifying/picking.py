@@ -13,7 +13,7 @@ from time import perf_counter
 import torch
 
 from outrider.core.editing import LogitRow, edit_logits, is_edited
-from outrider.core.errors import OutriderError
+from outrider.core.errors import InvalidRequestError, OutriderError
 from outrider.core.history import TokenHistory
 from outrider.core.params import Acceptance, SamplingParams
 from outrider.core.rounds import Walk
@@ -23,6 +23,8 @@ from outrider.verifying import acceptance, grammars
 from outrider.verifying.logprobs import token_logprobs
 from outrider.verifying.rounds import positions, settle
 from outrider.verifying.work import Work
+
+_NO_TOKEN = -1
 
 
 @dataclass(slots=True)
@@ -90,7 +92,17 @@ def _guarded(one: _Round, action: Callable[[], None]) -> None:
     try:
         action()
     except OutriderError as error:
-        one.work.failure = error
+        one.work.failure = _explained(one, error)
+
+
+def _explained(one: _Round, error: OutriderError) -> OutriderError:
+    """The client's own fault if its edits left no token to draw."""
+    if not is_edited(one.sampling) or bool((one.logits.amax(1) > float("-inf")).all()):
+        return error
+    return InvalidRequestError(
+        f"no token is allowed after {one.work.session.generated} generated tokens: grammar, "
+        "allowed_token_ids, bad_words and min_tokens together exclude all"
+    )
 
 
 def _edit(logits: torch.Tensor, rounds: Sequence[_Round]) -> None:
@@ -128,21 +140,40 @@ def _settle_coupled(logits: torch.Tensor, rounds: Sequence[_Round]) -> None:
         _settle_picked(logits, coupled)
     except OutriderError:  # whose fault it is shows now
         for one in coupled:
-            _guarded(one, partial(_settle_picked, one.logits, [one]))
+            _guarded(one, partial(_settle_alone, one))
 
 
 def _settle_picked(logits: torch.Tensor, rounds: Sequence[_Round]) -> None:
     """Walk along the target's own token at every row."""
-    rows: list[tuple[SamplingParams, int]] = []
-    for one in rounds:
-        after = positions(one.work.tree, len(one.work.session.tokens))
-        rows.extend((one.sampling, position) for position in after)
+    rows = [row for one in rounds for row in _positions(one)]
     picks: list[int] = coupled_picks(logits, rows).tolist() if rows else []
     start = 0
     for one in rounds:
         stop = start + len(one.logits)
         _settle(one, walk(one.work.tree, picks[start:stop]))
         start = stop
+
+
+def _settle_alone(one: _Round) -> None:
+    """The same; rows that nothing can be drawn from matter only if the walk comes there."""
+    picks: list[int] = []
+    errors: dict[int, OutriderError] = {}
+    for index, row in enumerate(_positions(one)):
+        try:
+            picks.append(int(coupled_picks(one.logits[index : index + 1], [row])))
+        except OutriderError as error:
+            errors[index] = error
+            picks.append(_NO_TOKEN)
+    path = walk(one.work.tree, picks)
+    if path.token_ids[-1] == _NO_TOKEN:
+        raise errors[path.nodes[-1] + 1 if path.nodes else 0]
+    _settle(one, path)
+
+
+def _positions(one: _Round) -> list[tuple[SamplingParams, int]]:
+    """What each row of a round draws with, and for which position."""
+    after = positions(one.work.tree, len(one.work.session.tokens))
+    return [(one.sampling, position) for position in after]
 
 
 def _settle_judged(one: _Round) -> None:
