@@ -23,6 +23,9 @@ def judge(work: Work, logits: torch.Tensor) -> Walk:
     record, tree = work.session.record, work.tree
 
     def target(node: int) -> torch.Tensor:
+        if node >= 0 and tree.token_ids[node] in record.stop.stop_token_ids:
+            # Nothing counts after it, so any law does; a grammar that has ended may allow nothing.
+            return torch.nn.functional.one_hot(torch.tensor(0), logits.shape[1]).to(torch.float64)
         # One row at a time: most rounds end before the last one is needed.
         return target_probs(logits[node + 1 : node + 2], [record.sampling])[0].cpu()
 

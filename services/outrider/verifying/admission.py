@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from outrider.config.schema import VerifierConfig
 from outrider.core import limits
+from outrider.core.acceptance import rule_of
 from outrider.core.errors import InvalidRequestError, ModelMismatchError, PromptTooLongError
 from outrider.core.models import ModelInfo
 from outrider.core.params import SamplingParams, SpeculationParams, StopParams
@@ -46,7 +47,9 @@ class Admission:
             request.prompt,
             _with_end_tokens(request.sampling, stop),
             stop,
-            request.speculation,
+            replace(
+                request.speculation, acceptance=rule_of(request.speculation.acceptance, request.sampling)
+            ),
             logprobs=request.logprobs,
             model=self.model.identity,
         )
