@@ -5,9 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from outrider.core.params import SamplingParams, SpeculationParams, StopParams
+from outrider.core.params import (
+    Grammar,
+    GrammarKind,
+    LogitEdits,
+    SamplingParams,
+    SpeculationParams,
+    StopParams,
+)
 from outrider.core.sessions import Commit, FinishReason, SessionRecord
 
+EDITS = LogitEdits(
+    grammar=Grammar(GrammarKind.REGEX, "[a-zä]+\n"),
+    allowed_token_ids=(3, 1),
+    bad_words=((1, 2), (3,)),
+    min_tokens=2,
+    end_token_ids=(2, 7),
+    logit_bias=((1, -100.0), (2, 0.1)),
+    repetition_penalty=1.1,
+    frequency_penalty=-0.3,
+    presence_penalty=0.7,
+)
 RECORD = SessionRecord(
     session_id="s-1",
     prompt=(1, 2**31 - 1, 0),

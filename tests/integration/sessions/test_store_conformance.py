@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from outrider.core.errors import ProtocolError, SessionExistsError, SessionNotFoundError, StaleEpochError
-from outrider.core.params import SpeculationParams
+from outrider.core.params import Acceptance, LogprobParams, SamplingParams, SpeculationParams
 from outrider.core.sessions import FinishReason
 from tests.integration.sessions.conftest import TTL_S, Bench
-from tests.integration.sessions.records import RECORD, commit, record
+from tests.integration.sessions.records import EDITS, RECORD, commit, record
 
 
 async def kinds(bench: Bench, *commits: object) -> list[type | None]:
@@ -30,6 +30,11 @@ async def test_a_session_comes_back_as_it_was_stored(bench: Bench) -> None:
         {"tokens": (5, 6, 7), "epoch": 9},
         {"finish_reason": FinishReason.LENGTH, "tokens": (0,)},
         {"speculation": SpeculationParams(enabled=False)},
+        {"speculation": SpeculationParams(acceptance=Acceptance.BLOCK)},
+        {"sampling": SamplingParams(0.0, typical_p=0.1, seed=3)},
+        {"sampling": SamplingParams(edits=EDITS)},
+        {"logprobs": LogprobParams(top=0)},
+        {"logprobs": LogprobParams(prompt_top=20)},
         {"prompt": ()},
         {"model": ""},
     ],

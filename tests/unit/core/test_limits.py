@@ -28,6 +28,8 @@ NAN, INF = math.nan, math.inf
         {"top_p": 1e-9},
         {"top_p": 1},
         {"min_p": 1.0},
+        {"typical_p": 1e-9},
+        {"typical_p": 1},
         {"seed": 2**64 - 1},
     ],
 )
@@ -42,6 +44,7 @@ def test_sampling_inside(changes: dict[str, Any]) -> None:
         *(("top_k", value) for value in (-1, 2**31, 1.0, NAN, True, None)),
         *(("top_p", value) for value in (0.0, -0.1, 1.0000001, NAN, INF, None, False)),
         *(("min_p", value) for value in (-1e-9, 1.1, NAN, INF, None)),
+        *(("typical_p", value) for value in (0.0, -0.1, 1.0000001, NAN, INF, None, False)),
         *(("seed", value) for value in (-1, 2**64, 1.0, None)),
     ],
 )

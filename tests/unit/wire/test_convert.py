@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from outrider.core.errors import InvalidRequestError, ProtocolError
-from outrider.core.params import SamplingParams, SpeculationParams, StopParams
+from outrider.core.params import LogitEdits, SamplingParams, SpeculationParams, StopParams
 from outrider.core.sessions import FinishReason
 from outrider.wire import convert
-from outrider.wire.messages import StopRequest
+from outrider.wire.messages import OpenDraft, StopRequest
 from outrider.wire.v1 import common_pb2 as c
 from outrider.wire.v1 import drafter_pb2 as d
 from outrider.wire.v1 import generation_pb2 as g
@@ -58,6 +58,98 @@ def test_sampling_out_of_range(field: str, value: Any) -> None:
     with pytest.raises(InvalidRequestError, match=rf"^sampling\.{field} must be") as caught:
         convert.sampling_from_proto(message)
     assert caught.value.field == f"sampling.{field}"
+
+
+def test_unset_edits_change_nothing() -> None:
+    read = convert.sampling_from_proto(c.SamplingParams(seed=1, edits=c.LogitEdits()))
+    assert read.edits == LogitEdits() == convert.edits_from_proto(c.LogitEdits())
+    assert not convert.sampling_to_proto(SamplingParams()).HasField("edits")
+
+
+def test_logit_bias_comes_in_the_order_of_its_ids() -> None:
+    read = convert.edits_from_proto(c.LogitEdits(logit_bias={9: 1.0, 2**31 - 1: 2.0, 0: 0.0}))
+    assert read.logit_bias == ((0, 0.0), (9, 1.0), (2**31 - 1, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("edits", "field"),
+    [
+        (c.LogitEdits(repetition_penalty=0.0), "repetition_penalty"),
+        (c.LogitEdits(repetition_penalty=math.nan), "repetition_penalty"),
+        (c.LogitEdits(frequency_penalty=3), "frequency_penalty"),
+        (c.LogitEdits(presence_penalty=-math.inf), "presence_penalty"),
+        (c.LogitEdits(logit_bias={1: math.nan}), "logit_bias"),
+        (c.LogitEdits(logit_bias={2**31: 1.0}), "logit_bias"),
+        (c.LogitEdits(allowed_token_ids=[2**31]), "allowed_token_ids"),
+        (c.LogitEdits(bad_words=[c.TokenSequence()]), "bad_words"),
+        (c.LogitEdits(min_tokens=2**31), "min_tokens"),
+        (c.LogitEdits(grammar=c.Grammar()), "grammar.kind"),
+        (c.LogitEdits(grammar=c.Grammar(kind=77)), "grammar.kind"),  # type: ignore[arg-type]
+        (c.LogitEdits(grammar=c.Grammar(kind=c.GRAMMAR_KIND_REGEX)), "grammar"),
+    ],
+)
+def test_edits_out_of_range(edits: c.LogitEdits, field: str) -> None:
+    with pytest.raises(InvalidRequestError, match=rf"^sampling\.edits\.{field} ") as caught:
+        convert.sampling_from_proto(c.SamplingParams(seed=1, edits=edits))
+    assert caught.value.field == f"sampling.edits.{field}"
+
+
+def test_end_tokens_are_not_for_clients_to_say() -> None:
+    sampling = c.SamplingParams(seed=1, edits=c.LogitEdits(min_tokens=3, end_token_ids=[1, 2]))
+    asked = convert.generation_request_from_proto(g.GenerateRequest(prompt="x", sampling=sampling))
+    assert asked.sampling.edits == LogitEdits(min_tokens=3)
+    request = v.VerifierGenerateRequest(session_id="s", token_ids=[1], sampling=sampling)
+    assert convert.session_request_from_proto(request).sampling.edits == LogitEdits(min_tokens=3)
+    opened = d.DraftCommand(session_id="s", epoch=1, open=d.OpenSession(token_ids=[1], sampling=sampling))
+    command = convert.command_from_proto(opened)
+    assert isinstance(command, OpenDraft)
+    assert command.sampling.edits.end_token_ids == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        (c.LogprobParams(top=21), "logprobs.top"),
+        (c.LogprobParams(top=2**32 - 1), "logprobs.top"),
+        (c.LogprobParams(prompt_top=21), "logprobs.prompt_top"),
+    ],
+)
+def test_logprobs_out_of_range(message: c.LogprobParams, field: str) -> None:
+    with pytest.raises(InvalidRequestError, match="between 0 and 20") as caught:
+        convert.logprob_params_from_proto(message)
+    assert caught.value.field == field
+
+
+ENTRY = c.TokenLogprobs(token=c.TokenLogprob(token_id=1, logprob=-1), rank=1)
+
+
+@pytest.mark.parametrize(
+    ("entries", "text"),
+    [
+        ([ENTRY], "1 entries for 2 tokens"),
+        ([ENTRY] * 3, "3 entries for 2 tokens"),
+        ([ENTRY, c.TokenLogprobs(rank=1)], r"logprobs\[1\]\.token is not set"),
+        ([ENTRY, c.TokenLogprobs(token=c.TokenLogprob(logprob=math.nan), rank=1)], "logprob is nan"),
+        ([ENTRY, c.TokenLogprobs(token=c.TokenLogprob(token_id=2**31), rank=1)], "token_id is 2147483648"),
+        ([ENTRY, c.TokenLogprobs(token=c.TokenLogprob())], "rank is 0"),
+        ([ENTRY, c.TokenLogprobs(token=c.TokenLogprob(), rank=1, top=[c.TokenLogprob()] * 21)], "top is 21"),
+    ],
+)
+def test_bad_logprobs(entries: list[c.TokenLogprobs], text: str) -> None:
+    tokens = v.SessionTokens(token_ids=[1, 2], logprobs=entries)
+    with pytest.raises(ProtocolError, match=f"^session event.*{text}"):
+        convert.session_event_from_proto(v.SessionEvent(tokens=tokens))
+    delta = g.GenerationDelta(token_ids=[1, 2], logprobs=entries)
+    with pytest.raises(ProtocolError, match=f"^generation event.*{text}"):
+        convert.generation_event_from_proto(g.GenerateResponse(delta=delta))
+
+
+def test_an_unknown_rule_of_acceptance() -> None:
+    with pytest.raises(InvalidRequestError, match=r"speculation\.acceptance is 9, no known rule"):
+        convert.speculation_from_proto(c.SpeculationParams(acceptance=9))  # type: ignore[arg-type]
+    opened = d.OpenSession(token_ids=[1], sampling=SEEDED, acceptance=9)  # type: ignore[arg-type]
+    with pytest.raises(ProtocolError, match=r"open\.acceptance is 9"):
+        convert.command_from_proto(d.DraftCommand(session_id="s", epoch=1, open=opened))
 
 
 def test_unset_speculation_means_on_with_the_verifiers_defaults() -> None:
@@ -135,7 +227,8 @@ def test_draft_distributions(entries: list[tuple[list[int], list[float]]], text:
     for ids, probs in entries:
         message.draft_probs.add(token_ids=ids, probs=probs)
     if text is None:
-        assert convert.tree_from_proto(message, vocab_size=100).token_ids == (1,)
+        read = convert.tree_from_proto(message, vocab_size=100)
+        assert [(list(one.token_ids), list(one.probs)) for one in read.draft_probs] == entries
     else:
         with pytest.raises(ProtocolError, match=text):
             convert.tree_from_proto(message, vocab_size=100)
@@ -177,6 +270,12 @@ OPEN = d.OpenSession(token_ids=[1], sampling=SEEDED)
         (
             d.DraftCommand(session_id="s", epoch=1, open=d.OpenSession(token_ids=[1])),
             r"open\.sampling\.seed is not set",
+        ),
+        (
+            d.DraftCommand(
+                session_id="s", epoch=1, open=d.OpenSession(token_ids=[1], sampling=SEEDED, prompt_len=2)
+            ),
+            r"open\.prompt_len is 2",
         ),
         (
             d.DraftCommand(session_id="s", epoch=1, advance=d.AdvanceSession(base_len=0)),
@@ -236,6 +335,8 @@ def test_a_drafter_without_a_method_is_refused() -> None:
         ({"token_ids": []}, "token_ids"),
         ({"token_ids": [50]}, "token_ids"),
         ({"stop": c.StopParams(stop=["x"])}, "stop.stop"),
+        ({"stop": c.StopParams(include_stop=True)}, "stop.include_stop"),
+        ({"logprobs": c.LogprobParams(top=99)}, "logprobs.top"),
         ({"sampling": c.SamplingParams()}, "sampling.seed"),
         ({"speculation": c.SpeculationParams(max_draft_tokens=2**20)}, "speculation.max_draft_tokens"),
         ({"speculation": c.SpeculationParams(drafter="x" * 1000)}, "speculation.drafter"),
@@ -265,6 +366,8 @@ def test_an_unknown_finish_reason() -> None:
     ("message", "field"),
     [
         (g.GenerateRequest(sampling=SEEDED), "input"),
+        (g.GenerateRequest(sampling=SEEDED, prompt="x", bad_words=[""]), "bad_words"),
+        (g.GenerateRequest(sampling=SEEDED, prompt="x", bad_words=["x"] * 1000), "bad_words"),
         (g.GenerateRequest(sampling=SEEDED, token_ids=g.TokenIds()), "token_ids"),
         (g.GenerateRequest(sampling=SEEDED, chat=g.ChatMessages()), "chat.messages"),
         (

@@ -15,6 +15,7 @@ from outrider.core.errors import InvalidRequestError, ProtocolError
 from outrider.wire import convert
 from outrider.wire.v1 import common_pb2, drafter_pb2, generation_pb2, verifier_pb2
 from tests.unit.wire import strategies as s
+from tests.unit.wire.garbage import garbage
 
 
 @dataclass(frozen=True)
@@ -116,12 +117,17 @@ PAIRS = {
 each_pair = pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
 
 
-def read_or_refuse(pair: Pair, data: bytes) -> None:
-    """Whatever arrives is a value or a clean error that says something."""
+def decode_or_refuse(pair: Pair, data: bytes) -> None:
+    """Bytes are no message at all, or as `read_or_refuse`."""
     try:
         message = pair.message.FromString(data)
     except DecodeError:
         return
+    read_or_refuse(pair, message)
+
+
+def read_or_refuse(pair: Pair, message: Message) -> None:
+    """Whatever arrives is a value or a clean error that says something."""
     try:
         pair.read(message)
     except InvalidRequestError as error:
@@ -145,7 +151,7 @@ def test_there_and_back(pair: Pair, data: st.DataObject) -> None:
 @given(noise=st.binary(max_size=60))
 @settings(max_examples=40, deadline=None)
 def test_random_bytes(pair: Pair, noise: bytes) -> None:
-    read_or_refuse(pair, noise)
+    decode_or_refuse(pair, noise)
 
 
 @each_pair
@@ -156,12 +162,31 @@ def test_damaged_messages(pair: Pair, data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 4))):
         if sent:
             sent[data.draw(st.integers(0, len(sent) - 1))] = data.draw(st.integers(0, 255))
-    read_or_refuse(pair, bytes(sent))
+    decode_or_refuse(pair, bytes(sent))
+
+
+@each_pair
+@given(data=st.data())
+@settings(max_examples=50, deadline=None)
+def test_well_formed_garbage(pair: Pair, data: st.DataObject) -> None:
+    read_or_refuse(pair, data.draw(garbage(pair.message)))
+
+
+@each_pair
+@given(data=st.data())
+@settings(max_examples=50, deadline=None)
+def test_what_is_accepted_can_be_sent_on(pair: Pair, data: st.DataObject) -> None:
+    """A value that was read is within bounds: it is read again as it was."""
+    try:
+        value = pair.read(data.draw(garbage(pair.message)))
+    except (InvalidRequestError, ProtocolError):
+        return
+    assert pair.read(pair.write(value)) == value
 
 
 @each_pair
 def test_an_empty_message(pair: Pair) -> None:
-    read_or_refuse(pair, b"")
+    read_or_refuse(pair, pair.message())
 
 
 def test_every_pair_is_tested() -> None:
