@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from outrider.core.models import ModelInfo
-from outrider.core.sampling import coupled_picks
 from outrider.core.trees import TokenTree
+from outrider.drafting.drawing import draw_next
 from outrider.drafting.method import StepReport
 from outrider.drafting.session import DraftSession
 from outrider.engine.api import EngineApi, SequenceHandle, StepItem
@@ -22,7 +23,7 @@ KEEP_UP = 64
 
 
 class DraftModel:
-    """Coupled sampling with the session's own parameters, seed and positions.
+    """Draws with the session's own parameters, seed and positions.
 
     The sequence in the engine holds KV for a prefix of the session's committed and drafted
     tokens; the rest (at least one token) is run by the next step.
@@ -98,14 +99,12 @@ class DraftModel:
         """Run and draw; returns when the engine's part of it began and ended."""
         items = []
         drawing = []
-        rows = []
         for session, sequence, count in planned:
             start = sequence.kv_len
             length = len(session)
             draws = start + count == length
             if draws:
                 drawing.append(session)
-                rows.append((session.sampling, length))
             items.append(
                 StepItem(
                     sequence,
@@ -119,9 +118,7 @@ class DraftModel:
         for _, sequence, count in planned:
             self._engine.commit(sequence, range(count))
         if drawing:
-            picks = coupled_picks(output.logits, rows, self._vocabulary)
-            for session, token_id in zip(drawing, picks.tolist(), strict=True):
-                session.ahead.append(token_id)
+            draw_next(output.logits, drawing, self._vocabulary)
         return forward_ns
 
     def finished(self, session: DraftSession) -> bool:
@@ -130,7 +127,7 @@ class DraftModel:
         return len(session) - self._sequences[session].kv_len < KEEP_UP
 
     def proposal(self, session: DraftSession, length: int) -> TokenTree:
-        return TokenTree.chain(session.ahead[:length])
+        return replace(TokenTree.chain(session.ahead[:length]), draft_probs=tuple(session.laws[:length]))
 
     def close(self, session: DraftSession) -> None:
         sequence = self._sequences.pop(session, None)

@@ -147,7 +147,14 @@ class DraftScheduler:
     # Commands
 
     def _open(self, key: SessionKey, command: OpenDraft, arrived_ns: int) -> None:
-        session = DraftSession(key, command.epoch, command.sampling, list(command.token_ids))
+        session = DraftSession(
+            key,
+            command.epoch,
+            command.sampling,
+            list(command.token_ids),
+            acceptance=command.acceptance,
+            since=len(command.token_ids),
+        )
         if not self._fits_context(session):
             return
         if arrived_ns < self._refused_until.get(key, 0):
@@ -241,6 +248,7 @@ class DraftScheduler:
             if request is None or not self._method.finished(session):
                 continue
             tree = self._method.proposal(session, request.length)
+            session.sent = len(tree)
             proposal = Proposal(
                 session.key.session_id,
                 session.epoch,

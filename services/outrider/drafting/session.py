@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from outrider.core.params import SamplingParams
+from outrider.core.params import Acceptance, SamplingParams
+from outrider.core.trees import SparseProbs
 
 
 class SessionKey(NamedTuple):
@@ -35,6 +36,11 @@ class DraftSession:
 
     `ahead` holds tokens that were proposed or drafted in run-ahead; it stays valid as long as
     commits agree with it. Methods that draft trees keep them by themselves.
+
+    By the rules "token" and "block" tokens are drawn, by random numbers that a position and `since` name.
+    No number may be used again once a token that it drew may have been judged: the verdict, which the
+    commits depend on, depended on that number. So if part of a proposal was not committed, all that was
+    drafted goes, and `since` moves on; what was drafted past a proposal that was accepted was not judged.
     """
 
     key: SessionKey
@@ -44,6 +50,10 @@ class DraftSession:
     ahead: list[int] = field(default_factory=list, repr=False)
     goal: int = 0  # draft tokens to work towards; 0: only keep up with the commits
     request: DraftRequest | None = None
+    acceptance: Acceptance = Acceptance.COUPLED
+    laws: list[SparseProbs] = field(default_factory=list, repr=False)  # of `ahead`, if its tokens are drawn
+    since: int = 0  # tokens that were committed when the chain in `ahead` began
+    sent: int = 0  # tokens of `ahead` that were proposed
 
     def __len__(self) -> int:
         """Tokens committed and drafted."""
@@ -70,10 +80,15 @@ class DraftSession:
                 break
             agreed += 1
         same = len(self.tokens) + agreed
-        if agreed == len(token_ids):
+        judged = self.acceptance is not Acceptance.COUPLED and self.sent > agreed
+        if agreed == len(token_ids) and not judged:
             same = len(self)
             del self.ahead[:agreed]
+            del self.laws[:agreed]
         else:
             self.ahead.clear()
+            self.laws.clear()
+            self.since = len(self.tokens) + len(token_ids)
+        self.sent = 0
         self.tokens.extend(token_ids)
         return same

@@ -31,11 +31,10 @@ def ranked_law(probs: torch.Tensor, most: int) -> SparseProbs:
 
     Args:
         probs: float64 [V].
-        most: ids to keep at most; of equals, the lower ids.
+        most: ids to keep at most.
     """
-    values, ids = torch.sort(probs, descending=True, stable=True)
-    kept = values[:most]
-    kept = (kept / kept.sum()).to(torch.float32)
+    values, ids = probs.topk(min(most, len(probs)))
+    kept = (values / values.sum()).to(torch.float32)
     count = int((kept > 0).sum())
     return SparseProbs(tuple(ids[:count].tolist()), tuple(kept[:count].tolist()))
 
