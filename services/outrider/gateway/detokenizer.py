@@ -61,6 +61,10 @@ class DetokenizerFactory:
             return _ByteLevelDetokenizer(self, skipped)
         return _WindowDetokenizer(self._tokenizer, skipped, self._byte_tokens)
 
+    def is_special(self, token_id: int) -> bool:
+        """Whether texts leave the token out, unless they are to have it."""
+        return token_id in self._special
+
     def bytes_of(self, token_id: int) -> bytes:
         """Bytes that a token stands for after other tokens, special or not; none for an unknown id.
 

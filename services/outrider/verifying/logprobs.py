@@ -28,41 +28,29 @@ def prompt_rows(session: Session, start: int, count: int) -> range:
     return range(max(start, session.prompt_told - 1), min(start + count, len(session.record.prompt) - 1))
 
 
-def keep(work: Work, logits: torch.Tensor) -> None:
-    """Take from a work's raw logits what is told of the prompt, and keep the rows of its round.
+def tell_of_prompts(logits: torch.Tensor, rows: Sequence[slice], works: Sequence[Work]) -> None:
+    """Set what is told of prompts by this step; what cannot be told is that work's failure.
 
     Args:
-        work: its `prompt_logprobs` and `raw_logits` are set, if they are wanted.
-        logits: float32 [rows of its item, V]; changed in place later.
-
-    Raises:
-        InternalError: as `token_logprobs`.
+        logits: float32 [R, V], as the model gave them.
+        rows: of each work, in order: those of all its nodes if a prompt is to be told of.
+        works: of the same forward.
     """
-    session, wanted = work.session, work.session.record.logprobs
-    assert session.sequence is not None
-    start = session.sequence.kv_len
-    told = prompt_rows(session, start, len(work.item.tree))
-    if told:
-        rows = logits[told.start - start : told.stop - start]
-        token_ids = session.tokens[told.start + 1 : told.stop + 1]
-        entries = token_logprobs(rows, token_ids, wanted.prompt_top or 0)
-        work.prompt_logprobs = PromptLogprobs(told.start + 1, tuple(entries))
-    if work.last and wanted.top is not None:
-        work.raw_logits = logits[-len(work.tree) - 1 :].clone()
-
-
-def tell(work: Work) -> None:
-    """Set the log-probabilities of a settled round's tokens, if they are wanted.
-
-    Raises:
-        InternalError: as `token_logprobs`.
-    """
-    raw, settled, top = work.raw_logits, work.settled, work.session.record.logprobs.top
-    work.raw_logits = None
-    if raw is None or settled is None or top is None or not settled.token_ids:
-        return
-    path = [0, *(node + 1 for node in settled.nodes)][: len(settled.token_ids)]
-    work.logprobs = tuple(token_logprobs(raw[path], settled.token_ids, top))
+    for work, own in zip(works, rows, strict=True):
+        start = work.item.sequence.kv_len
+        told = prompt_rows(work.session, start, len(work.item.tree))
+        if not told or work.failure is not None:
+            continue
+        token_ids = work.session.tokens[told.start + 1 : told.stop + 1]
+        first = own.start + told.start - start
+        try:
+            entries = token_logprobs(
+                logits[first : first + len(told)], token_ids, work.session.record.logprobs.prompt_top or 0
+            )
+        except InternalError as error:
+            work.failure = error
+        else:
+            work.prompt_logprobs = PromptLogprobs(told.start + 1, tuple(entries))
 
 
 def token_logprobs(logits: torch.Tensor, token_ids: Sequence[int], top: int) -> list[TokenLogprobs]:

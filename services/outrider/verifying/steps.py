@@ -8,7 +8,7 @@ from time import perf_counter
 from outrider.core.errors import OutriderError
 from outrider.core.trees import TokenTree
 from outrider.engine.api import EngineApi, StepItem, StepOutput
-from outrider.verifying.logprobs import prompt_rows
+from outrider.verifying.logprobs import prompt_rows, tell_of_prompts
 from outrider.verifying.picking import settle_rounds
 from outrider.verifying.rounds import clip
 from outrider.verifying.scheduler import Share
@@ -57,6 +57,7 @@ def run(engine: EngineApi, works: Sequence[Work]) -> StepTimes:
     outputs = _forward(engine, works)
     times.forward = perf_counter()
     for output, group in outputs:
+        tell_of_prompts(output.logits, output.rows, group)
         times.editing_s += settle_rounds(output.logits, output.rows, group)
     times.sample = perf_counter()
     return times

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from opentelemetry import trace
 
 from outrider.core.errors import OutriderError
@@ -30,9 +29,6 @@ class Work:
     waited_s: float = 0.0  # from asking for the proposal to now
     missed: bool = False  # it waited in vain
     settled: Settled | None = None  # of a round, once run
-    raw_logits: torch.Tensor | None = (
-        None  # float32 [1 + nodes, V] before edits, if log-probabilities are told
-    )
     logprobs: tuple[TokenLogprobs, ...] = ()  # of the settled tokens, if they are told
     prompt_logprobs: PromptLogprobs | None = None  # of the part of the prompt that ran, if they are told
     failure: OutriderError | None = None  # why it brought nothing

@@ -14,7 +14,7 @@ from grpc import aio
 from prometheus_client import CollectorRegistry
 
 from outrider.config.schema import DrafterConfig, OutriderConfig, VerifierConfig
-from outrider.core.params import SamplingParams, SpeculationParams
+from outrider.core.params import LogprobParams, SamplingParams, SpeculationParams, TokenLogprobs
 from outrider.core.sessions import FinishReason
 from outrider.drafting.server import serve as serve_drafter
 from outrider.engine.engine import Engine
@@ -30,6 +30,7 @@ from outrider.wire.channels import open_channel
 from outrider.wire.errors import from_rpc_error
 from outrider.wire.messages import (
     CancelSession,
+    PromptLogprobs,
     SessionEvent,
     SessionFinished,
     SessionRequest,
@@ -64,6 +65,7 @@ def request(
     speculation: SpeculationParams | None = None,
     ignore_eos: bool = True,
     session_id: str = "",
+    logprobs: LogprobParams | None = None,
 ) -> SessionRequest:
     """A request with an id of its own."""
     return SessionRequest(
@@ -72,6 +74,7 @@ def request(
         sampling,
         StopRequest(max_tokens, frozenset(stop), (), ignore_eos),
         speculation or SpeculationParams(),
+        logprobs or LogprobParams(),
     )
 
 
@@ -81,6 +84,8 @@ class Reply:
 
     tokens: list[int] = field(default_factory=list)
     runs: list[SessionTokens] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # from the second token on
     finished: SessionFinished | None = None
 
     @property
@@ -92,9 +97,13 @@ class Reply:
         """One more event; what it says must continue what came before."""
         assert self.finished is None
         if isinstance(event, SessionTokens):
-            assert event.first_token == len(self.tokens) or not self.runs
+            assert not self.runs or event.first_token == self.runs[0].first_token + len(self.tokens)
             self.runs.append(event)
             self.tokens.extend(event.token_ids)
+            self.logprobs.extend(event.logprobs)
+        elif isinstance(event, PromptLogprobs):
+            assert not self.runs and event.first_position == len(self.prompt_logprobs) + 1
+            self.prompt_logprobs.extend(event.entries)
         elif isinstance(event, SessionFinished):
             self.finished = event
 

@@ -12,8 +12,7 @@ from outrider.core.params import LogprobParams, SamplingParams, StopParams
 from outrider.core.sessions import SessionRecord
 from outrider.core.trees import TokenTree
 from outrider.engine.api import StepItem
-from outrider.verifying.logprobs import keep, prompt_rows, tell, token_logprobs
-from outrider.verifying.rounds import Settled
+from outrider.verifying.logprobs import prompt_rows, tell_of_prompts, token_logprobs
 from outrider.verifying.session import Drafting, Session
 from outrider.verifying.work import Work
 
@@ -88,10 +87,11 @@ def session_of(prompt: int, wanted: LogprobParams, generated: tuple[int, ...] = 
     return Session.admitted(record, 1, Drafting())
 
 
-def work_of(session: Session, kv_len: int, tree: TokenTree, *, drafts: TokenTree | None = None) -> Work:
-    session.sequence = _Sequence(kv_len)
-    last = kv_len + len(tree) - len(drafts or ()) == len(session.tokens)
-    return Work(session, StepItem(session.sequence, tree), drafts or TokenTree(), last, len(session.tokens))
+def work_of(session: Session, kv_len: int, count: int) -> Work:
+    """A chunk of the session's tokens."""
+    sequence = _Sequence(kv_len)
+    tree = TokenTree.chain(session.tokens[kv_len : kv_len + count])
+    return Work(session, StepItem(sequence, tree), TokenTree(), False, len(session.tokens))
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 9, 10])
@@ -102,8 +102,8 @@ def test_every_prompt_token_but_the_first_is_told_once_whatever_the_chunks(chunk
     start = 0
     while start < 10:
         count = min(chunk, 10 - start)
-        work = work_of(session, start, TokenTree.chain(session.tokens[start : start + count]))
-        keep(work, logits[start : start + count])
+        work = work_of(session, start, count)
+        tell_of_prompts(logits, [slice(start, start + count)], [work])
         if work.prompt_logprobs is not None:
             assert work.prompt_logprobs.first_position == session.prompt_told
             told += work.prompt_logprobs.entries
@@ -129,36 +129,17 @@ def test_prompts_are_not_told_of_without_being_asked_nor_by_who_goes_on():
     assert session_of(10, LogprobParams(prompt_top=3), generated=(4,)).reusable is None
 
 
-def test_a_round_tells_of_its_path_from_logits_before_edits():
-    session = session_of(4, LogprobParams(top=1), generated=(50, 51))
-    drafts = TokenTree((60, 61, 62, 63), (-1, -1, 1, 2))
-    logits = rows_of(5)
-    raw = logits.clone()
-    work = work_of(session, 5, drafts.under(51), drafts=drafts)
-    keep(work, logits)
-    logits.fill_(0.0)
-    work.settled = Settled((61, 62, 63, 99), 3, (1, 2, 3))
-    tell(work)
-    assert list(work.logprobs) == token_logprobs(raw[[0, 2, 3, 4]], [61, 62, 63, 99], 1)
-    assert work.raw_logits is None
+def test_nothing_is_told_of_a_prompt_to_who_wants_nothing():
+    work = work_of(session_of(4, LogprobParams(top=2)), 0, 4)
+    tell_of_prompts(rows_of(4), [slice(0, 4)], [work])
+    assert work.prompt_logprobs is None and work.failure is None
 
 
-@pytest.mark.parametrize("kept", [0, 1, 2, 3])
-def test_log_probabilities_are_trimmed_with_the_tokens(kept: int):
-    session = session_of(4, LogprobParams(top=0))
-    drafts = TokenTree.chain([60, 61])
-    logits = rows_of(3)
-    work = work_of(session, 3, drafts.under(3), drafts=drafts)
-    keep(work, logits)
-    tokens = (60, 61, 99)[:kept]
-    work.settled = Settled(tokens, min(kept, 2), (0, 1)[:kept])
-    tell(work)
-    assert [entry.token_id for entry in work.logprobs] == list(tokens)
-    assert list(work.logprobs) == token_logprobs(logits[:kept], tokens, 0)
-
-
-def test_nothing_is_kept_for_who_wants_nothing():
-    session = session_of(4, LogprobParams())
-    work = work_of(session, 0, TokenTree.chain(session.tokens))
-    keep(work, rows_of(4))
-    assert work.raw_logits is None and work.prompt_logprobs is None
+def test_logits_that_are_not_numbers_fail_their_own_session():
+    asked = LogprobParams(prompt_top=0)
+    works = [work_of(session_of(4, asked), 0, 4) for _ in range(3)]
+    logits = rows_of(12)
+    logits[5, 100] = math.nan
+    tell_of_prompts(logits, [slice(0, 4), slice(4, 8), slice(8, 12)], works)
+    assert [work.failure is None for work in works] == [True, False, True]
+    assert [work.prompt_logprobs is None for work in works] == [False, True, False]
