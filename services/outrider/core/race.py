@@ -35,10 +35,16 @@ def contenders(rows: LogitRows, draws: FirstDraws, temperatures: torch.Tensor) -
     return Kept(found, ids, weights(exponents(rows.at(found, ids), rows.best[found], temperatures[found])))
 
 
-def pruned(kept: Kept, draws: FirstDraws) -> Kept:
-    """Those of `kept` that may win; the most probable token of each row must be among them."""
+def pruned(kept: Kept, draws: FirstDraws, own_weights: torch.Tensor) -> Kept:
+    """Those of `kept` that may win.
+
+    Args:
+        draws: of the same rows, with a kept token as the one id a row.
+        own_weights: float64 [R], of these tokens.
+    """
     least = draws.least[kept.rows, kept.ids >> GROUP_BITS]
-    return kept.where(least <= draws.best[kept.rows] * kept.weights * (1.0 + _SLACK))
+    bounds = draws.best / own_weights
+    return kept.where(least <= bounds[kept.rows] * kept.weights * (1.0 + _SLACK))
 
 
 def winners(kept: Kept, draws: FirstDraws) -> torch.Tensor:

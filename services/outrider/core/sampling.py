@@ -1,8 +1,8 @@
 """From logits to tokens: the processed distribution, and the coupled pick from it.
 
-Order of processing, as vLLM has it: [penalties, bias, masks] temperature, min-p, top-k, top-p. What stands
-in brackets edits logits and comes before: whoever edits hands in edited logits, with -inf for what may not be
-drawn. Nothing here looks at a row's history.
+Order of processing, as vLLM has it: [masks, bias, penalties] temperature, min-p, top-k, top-p, typical-p.
+What stands in brackets edits logits and comes before (core/editing.py): whoever edits hands in edited logits,
+with -inf for what may not be drawn. Nothing here looks at a row's history.
 
 A row's result depends on that row alone, bit for bit: not on the other rows of the call, nor on their number.
 """
@@ -118,7 +118,7 @@ def _kinds(rows: Rows) -> list[tuple[Callable[[LogitRows, Rows], torch.Tensor], 
 def _draw_whole(logit_rows: LogitRows, rows: Rows) -> torch.Tensor:
     """Rows that may draw any token."""
     device = logit_rows.table.device
-    draws = _first_draws(logit_rows, rows)
+    draws = _first_draws(logit_rows, rows, logit_rows.best_ids)
     temperatures = torch.tensor([own.temperature for own, _ in rows], dtype=torch.float64, device=device)
     return winners(contenders(logit_rows, draws, temperatures), draws)
 
@@ -138,14 +138,16 @@ def _draw_nucleus(logit_rows: LogitRows, rows: Rows) -> torch.Tensor:
 
 
 def _draw_cut(logit_rows: LogitRows, rows: Rows) -> torch.Tensor:
-    """Rows with top-k, top-p or min-p."""
-    draws = _first_draws(logit_rows, rows)
-    return winners(pruned(truncate(logit_rows, [own for own, _ in rows]), draws), draws)
+    """Rows with top-k, top-p, min-p or typical-p."""
+    kept = truncate(logit_rows, [own for own, _ in rows])
+    firsts = torch.searchsorted(kept.rows, torch.arange(len(rows), device=kept.rows.device))
+    draws = _first_draws(logit_rows, rows, kept.ids[firsts])
+    return winners(pruned(kept, draws, kept.weights[firsts]), draws)
 
 
-def _first_draws(logit_rows: LogitRows, rows: Rows) -> FirstDraws:
+def _first_draws(logit_rows: LogitRows, rows: Rows, ids: torch.Tensor) -> FirstDraws:
     stream = streams([(own.seed, position) for own, position in rows], logit_rows.table.device)
-    return FirstDraws.of(stream, logit_rows.groups, logit_rows.best_ids)
+    return FirstDraws.of(stream, logit_rows.groups, ids)
 
 
 def _check_shape(logits: torch.Tensor, rows: int) -> None:

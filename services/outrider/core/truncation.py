@@ -1,9 +1,10 @@
-"""Which tokens may be drawn: temperature, then min-p, then top-k, then top-p, as vLLM orders them.
+"""Which tokens may be drawn: temperature, then min-p, top-k, top-p, as vLLM orders them, then typical-p.
 
-All three keep the first tokens of one ranking: by logit, and by the lower id among equal logits. So top-k
-keeps exactly k tokens, top-p the fewest that reach its mass, and top-k 1 is greedy.
+The first three keep the first tokens of one ranking: by logit, and by the lower id among equal logits. So
+top-k keeps exactly k tokens, top-p the fewest that reach its mass, and top-k 1 is greedy. Typical-p ranks
+anew what they leave (core/typical.py).
 
-Masses are sums of integers (weights in units of 2**-40), so that they depend on no order of summation.
+Masses are sums of integers, so that they depend on no order of summation.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import torch
 
 from outrider.core.logit_rows import LogitRows
 from outrider.core.params import SamplingParams
-from outrider.core.weights import exponents, weights
+from outrider.core.typical import is_typical
+from outrider.core.weights import UNIT, exponents, weights
 
-_UNIT = 2.0**40
 _NO_TOP_K = 2**62
 _SLACK = 1e-6
 """Relative error allowed to everything that is only a bound and is checked exactly afterwards."""
@@ -50,23 +51,29 @@ class Filters:
     min_p: torch.Tensor  # float64 [R]
     top_k: torch.Tensor  # int64 [R]; 0 is replaced by a number that no vocabulary has
     top_p: torch.Tensor  # float64 [R]
+    typical_p: torch.Tensor  # float64 [R]
 
     @classmethod
     def of(cls, params: Sequence[SamplingParams], device: torch.device) -> Filters:
         """The columns of `params`."""
-        values = [(p.temperature, p.min_p, p.top_p) for p in params]
-        numbers = torch.tensor(values, dtype=torch.float64, device=device).view(-1, 3)
+        values = [(p.temperature, p.min_p, p.top_p, p.typical_p) for p in params]
+        numbers = torch.tensor(values, dtype=torch.float64, device=device).view(-1, 4)
         top_k = torch.tensor([p.top_k or _NO_TOP_K for p in params], device=device)
-        return cls(numbers[:, 0], numbers[:, 1], top_k, numbers[:, 2])
+        return cls(numbers[:, 0], numbers[:, 1], top_k, numbers[:, 2], numbers[:, 3])
 
 
 def truncates(params: SamplingParams) -> bool:
     """Whether any token with a finite logit may be left out."""
-    return params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
+    return params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0 or params.typical_p < 1.0
 
 
 def only_top_p(params: SamplingParams) -> bool:
     """Whether top-p is the only filter."""
+    return _is_nucleus(params) and params.typical_p == 1.0
+
+
+def _is_nucleus(params: SamplingParams) -> bool:
+    """Whether nothing but top-p cuts the tail of the ranking."""
     return params.top_p < 1.0 and not params.top_k and not params.min_p
 
 
@@ -93,7 +100,7 @@ def truncate(rows: LogitRows, params: Sequence[SamplingParams]) -> Kept:
     bounds = torch.tensor(
         [_bound(rows, index, own) for index, own in enumerate(params)], device=rows.table.device
     )
-    open_rows = [index for index, own in enumerate(params) if only_top_p(own)]
+    open_rows = [index for index, own in enumerate(params) if _is_nucleus(own)]
     totals = torch.zeros(len(rows), dtype=torch.float64, device=rows.table.device)
     if open_rows:
         _bound_nuclei(rows, filters, open_rows, totals, bounds)
@@ -105,7 +112,12 @@ def truncate(rows: LogitRows, params: Sequence[SamplingParams]) -> Kept:
         _settle_doubts(rows, filters, ranked, before, is_open, totals)
     limit = filters.top_p * totals
     inside = (before < limit[ranked.rows]) | (filters.top_p == 1.0)[ranked.rows]
-    return ranked.where(inside)
+    ranked = ranked.where(inside)
+    if any(one.typical_p < 1.0 for one in params):
+        own = ranked.rows
+        z = exponents(rows.at(own, ranked.ids), rows.best[own], filters.temperature[own])
+        ranked = ranked.where(is_typical(own, z, ranked.weights, filters.typical_p))
+    return ranked
 
 
 def _bound(rows: LogitRows, index: int, params: SamplingParams) -> float:
@@ -133,7 +145,7 @@ def _bound_nuclei(
     """
     for index in open_rows:
         z = exponents(rows.row(index), rows.best[index], filters.temperature[index])
-        totals[index] = z.exp_().sum() * _UNIT
+        totals[index] = z.exp_().sum() * UNIT
     rung = _FIRST_RUNG
     pending = torch.tensor(open_rows, device=bounds.device)
     while len(pending) and rung > 2.0**-60:
@@ -143,7 +155,7 @@ def _bound_nuclei(
         found, ids = part.at_least(bounds[pending, None])
         z = exponents(part.at(found, ids), part.best[found], filters.temperature[pending][found])
         mass = torch.zeros(len(pending), dtype=torch.float64, device=bounds.device)
-        mass.index_add_(0, found, weights(z) * _UNIT)
+        mass.index_add_(0, found, weights(z) * UNIT)
         enough = mass > filters.top_p[pending] * totals[pending] * (1.0 + _SLACK)
         pending = pending[~enough]
         rung *= _RUNG
@@ -163,7 +175,7 @@ def _rank(rows: LogitRows, filters: Filters, bounds: torch.Tensor) -> tuple[Kept
     ranks = torch.arange(len(kept.rows), device=found.device) - starts[kept.rows]
     kept = kept.where(ranks < filters.top_k[kept.rows])
     starts = torch.searchsorted(kept.rows, numbers)
-    units = (kept.weights * _UNIT).round_().to(torch.int64)
+    units = (kept.weights * UNIT).round_().to(torch.int64)
     sums = torch.cat((units.new_zeros(1), units.cumsum(0)))  # may wrap; differences within a row do not
     at_starts = sums[starts]
     before = sums[:-1] - at_starts[kept.rows]
@@ -192,4 +204,4 @@ def _settle_doubts(
     doubtful = ranked.rows[close & is_open[ranked.rows]]
     for index in set(doubtful.tolist()):
         z = exponents(rows.row(index), rows.best[index], filters.temperature[index])
-        totals[index] = (weights(z) * _UNIT).round_().to(torch.int64).sum().to(torch.float64)
+        totals[index] = (weights(z) * UNIT).round_().to(torch.int64).sum().to(torch.float64)

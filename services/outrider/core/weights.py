@@ -14,6 +14,9 @@ import torch
 LOWEST = -708.0
 """Below this exponent a weight is 0: it could never win against the weight 1 of the most probable token."""
 
+UNIT = 2.0**40
+"""Masses are sums of integers, weights in units of 1 / UNIT, so that they depend on no order of summation."""
+
 _LN2_HIGH = float.fromhex("0x1.62e42fefa3800p-1")  # 41 bits: times a small integer it is exact
 _LN2_LOW = 0.6931471805599453094172321214581765680755 - _LN2_HIGH
 _HALVINGS = 4

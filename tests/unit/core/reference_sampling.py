@@ -31,9 +31,26 @@ def probs(logits: list[float], params: SamplingParams) -> list[float]:
             kept.append(index)
             mass += weight[index]
         ranked = kept
+    if params.typical_p < 1.0:
+        ranked = typical(ranked, weight, params.typical_p)
     total = math.fsum(weight[index] for index in ranked)
     chosen = set(ranked)
     return [weight[index] / total if index in chosen else 0.0 for index in range(len(logits))]
+
+
+def typical(ranked: list[int], weight: dict[int, float], typical_p: float) -> list[int]:
+    """Those nearest to the entropy; the definition, with logarithms."""
+    total = math.fsum(weight[index] for index in ranked)
+    prob = {index: weight[index] / total for index in ranked}
+    surprise = {index: -math.log(prob[index]) if prob[index] else 800.0 for index in ranked}
+    entropy = math.fsum(prob[index] * surprise[index] for index in ranked)
+    kept, mass = [], 0.0
+    for index in sorted(ranked, key=lambda index: round(abs(surprise[index] - entropy), 9)):
+        if mass >= typical_p:
+            break
+        kept.append(index)
+        mass += prob[index]
+    return kept
 
 
 def pick(probabilities: list[float], seed: int, position: int) -> int:

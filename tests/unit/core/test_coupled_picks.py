@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -31,6 +32,9 @@ SETTINGS = [
     SamplingParams(top_p=0.3, temperature=1.3),
     SamplingParams(min_p=0.05),
     SamplingParams(top_k=40, top_p=0.8, min_p=0.01, temperature=0.8),
+    SamplingParams(typical_p=0.2),
+    SamplingParams(top_p=0.95, typical_p=0.5),
+    SamplingParams(top_k=40, typical_p=0.9, temperature=1.2),
 ]
 
 
@@ -42,7 +46,7 @@ def batch(size: int, vocabulary: int, seed: int, *, bf16: bool = False) -> tuple
     rows: Rows = []
     for _ in range(size):
         own = draw.choice(SETTINGS)
-        params = SamplingParams(own.temperature, own.top_k, own.top_p, own.min_p, draw.getrandbits(64))
+        params = replace(own, seed=draw.getrandbits(64))
         rows.append((params, draw.randrange(100_000)))
     return (logits.to(torch.bfloat16).float() if bf16 else logits), rows
 
@@ -68,7 +72,7 @@ def test_equals_the_definition(vocabulary: int, bf16: bool) -> None:
 def test_equals_the_definition_on_odd_rows(
     logits: list[float], params: SamplingParams, seed: int, position: int
 ) -> None:
-    params = SamplingParams(params.temperature, params.top_k, params.top_p, params.min_p, seed)
+    params = replace(params, seed=seed)
     row = torch.tensor([logits])
     assert coupled_picks(row, [(params, position)]).tolist() == plain_picks(row, [(params, position)])
 

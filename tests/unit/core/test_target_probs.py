@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -27,6 +29,7 @@ parameters = st.builds(
     top_k=st.sampled_from([0, 0, 1, 2, 3, 10, 1000]),
     top_p=st.sampled_from([1.0, 1.0, 0.05, 0.5, 0.9, 0.99]),
     min_p=st.sampled_from([0.0, 0.0, 0.01, 0.3, 1.0]),
+    typical_p=st.sampled_from([1.0, 1.0, 1.0, 0.05, 0.5, 0.95]),
 )
 
 
@@ -39,6 +42,19 @@ def near_an_edge(logits: list[float], params: SamplingParams) -> bool:
         if abs(mass - params.top_p) < 1e-9 or abs(prob - params.min_p * ranked[0]) < 1e-12 * ranked[0]:
             return params.top_p < 1.0 or 0.0 < params.min_p < 1.0
         mass += prob
+    return params.typical_p < 1.0 and near_a_typical_edge(logits, params)
+
+
+def near_a_typical_edge(logits: list[float], params: SamplingParams) -> bool:
+    """Whether rounding could decide about typical-p."""
+    left = [p for p in reference_sampling.probs(logits, replace(params, typical_p=1.0)) if p > 0.0]
+    entropy = math.fsum(-p * math.log(p) for p in left)
+    nearest = sorted((abs(-math.log(p) - entropy), p) for p in left)
+    mass = 0.0
+    for (distance, p), (further, q) in pairwise([*nearest, (math.inf, 0.0)]):
+        mass += p
+        if abs(mass - params.typical_p) < 1e-9 or (further - distance < 1e-9 and p != q):
+            return True
     return False
 
 
@@ -89,6 +105,27 @@ def test_min_p_is_relative_to_the_best_after_temperature() -> None:
     # At temperature 0.5 the ratios are squared: 1, 1/4, 1/64.
     assert [prob > 0 for prob in one(logits, min_p=0.3, temperature=0.5)] == [True, False, False]
     assert one([1.0, 2.0, 2.0], min_p=1.0) == [0.0, 0.5, 0.5]
+
+
+def test_typical_p_keeps_the_fewest_nearest_to_the_entropy() -> None:
+    # Probabilities 1/2, 1/4, 1/8, 1/8: entropy 1.75 bits, surprises 1, 2, 3, 3 bits.
+    logits = [math.log(4.0), math.log(2.0), 0.0, 0.0]
+    assert one(logits, typical_p=0.2) == [0.0, 1.0, 0.0, 0.0]
+    assert one(logits, typical_p=0.7) == pytest.approx([2 / 3, 1 / 3, 0.0, 0.0])
+    assert one(logits, typical_p=0.8) == pytest.approx([4 / 7, 2 / 7, 1 / 7, 0.0])
+    assert one(logits, typical_p=0.9) == pytest.approx([0.5, 0.25, 0.125, 0.125])
+
+
+def test_typical_p_comes_after_the_other_filters() -> None:
+    # Of four equal ones top-k leaves two, equally near to their entropy: the lower id comes first.
+    assert one([1.0, 1.0, 1.0, 1.0], top_k=2, typical_p=0.5) == [1.0, 0.0, 0.0, 0.0]
+    # The most probable token alone is left by top-p.
+    assert one([math.log(4.0), math.log(2.0), 0.0, 0.0], top_p=0.4, typical_p=0.2) == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_typical_p_beside_unlikely_tokens() -> None:
+    assert one([0.0, -2000.0, -math.inf], typical_p=0.99) == [1.0, 0.0, 0.0]
+    assert one([0.0, 0.0, -30.0], typical_p=0.999999, temperature=0.01) == [0.5, 0.5, 0.0]
 
 
 def test_masked_tokens_have_no_probability() -> None:
