@@ -80,6 +80,10 @@ class GatewayConfig(_Section):
     grpc_port: Port = 9000
     verifiers: tuple[str, ...] = Field((), description="addresses; empty: the verifier of this file")
     max_body_bytes: int = Field(4 * 1024 * 1024, ge=1024)
+    max_choices: int = Field(128, ge=1, description="most prompts x n (or best_of) of one request")
+    max_request_tokens: int = Field(
+        1_048_576, ge=1, description="most prompts x n x max_tokens of a request with several answers"
+    )
     request_timeout_s: float = Field(600.0, gt=0)
     reflection: bool = Field(True, description="gRPC reflection")
 

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import secrets
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
-from outrider.core import limits
-from outrider.core.errors import ModelNotFoundError, OutriderError, UnavailableError
+from outrider.core.errors import OutriderError, UnavailableError
 from outrider.core.models import ModelInfo
+from outrider.gateway.admission import PromptOptions, admit
 from outrider.gateway.delivery import Delivery
 from outrider.gateway.generation import Generation
 from outrider.gateway.observation import Caller, Observation, Observer
 from outrider.gateway.tokenizer import TextTokenizer
 from outrider.gateway.verifiers import VerifierPool
 from outrider.wire import metadata
-from outrider.wire.messages import (
-    ChatTurn,
-    GenerationRequest,
-    GenerationStarted,
-    SessionRequest,
-    VerifierInfo,
-)
+from outrider.wire.messages import GenerationRequest, GenerationStarted, SessionRequest, VerifierInfo
 
 UNREAD_S = 5.0
 """How long after the generation's own limit a client may take to read the rest of the answer."""
-_UNBOUNDED = 2**31 - 1
+PLAIN = PromptOptions()
 
 
 class Generations:
@@ -37,7 +29,7 @@ class Generations:
         self, verifiers: VerifierPool, tokenizer: TextTokenizer, observer: Observer, *, timeout_s: float
     ) -> None:
         self._verifiers = verifiers
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._observer = observer
         self._timeout_s = timeout_s
         self._running: dict[str, Generation] = {}
@@ -68,7 +60,9 @@ class Generations:
         return self._verifiers.degraded
 
     @asynccontextmanager
-    async def open(self, request: GenerationRequest, caller: Caller) -> AsyncIterator[Generation]:
+    async def open(
+        self, request: GenerationRequest, caller: Caller, options: PromptOptions = PLAIN
+    ) -> AsyncIterator[Generation]:
         """Admit a request; leaving the context ends the generation, finished or not.
 
         `max_tokens` 0 means up to the end of the context.
@@ -79,8 +73,8 @@ class Generations:
         model = self.info.model
         observation = self._observer.begin(request, caller, model.model_name)
         try:
-            session = await self._admit(request, model, clamp=caller.clamp_max_tokens)
-            generation = await self._start(session, request.stop.stop, caller, model, observation)
+            session = await admit(request, options, model, self.tokenizer)
+            generation = await self._start(session, request, caller, model, observation)
             self._running[generation.started.generation_id] = generation
             try:
                 yield generation
@@ -104,7 +98,7 @@ class Generations:
     async def _start(
         self,
         session: SessionRequest,
-        stops: tuple[str, ...],
+        request: GenerationRequest,
         caller: Caller,
         model: ModelInfo,
         observation: Observation,
@@ -116,40 +110,14 @@ class Generations:
         )
         started = GenerationStarted(stream.session_id, model.model_name, seed)
         observation.admitted(started, len(session.prompt))
-        delivery = Delivery(self._tokenizer.detokenizer(), stops)
-        return Generation(started, session.prompt, delivery, stream, observation)
-
-    async def _admit(self, request: GenerationRequest, model: ModelInfo, *, clamp: bool) -> SessionRequest:
-        if request.model and request.model != model.model_name:
-            raise ModelNotFoundError(
-                f"there is no model {limits.quoted(request.model)}, this gateway serves {model.model_name!r}"
-            )
-        limits.check_sampling(request.sampling)
-        limits.check_stop_strings(request.stop.stop)
-        limits.check_speculation(request.speculation)
-        prompt = await self._encode(request, model.context_length)
-        context = model.context_length
-        limits.check_prompt(prompt, vocab_size=model.vocab_size, context_length=context)
-        if not clamp:
-            limits.check_length(len(prompt), request.stop.max_tokens, context_length=context)
-        room = context - len(prompt) if context else _UNBOUNDED
-        stop = request.stop.resolve(eos_token_ids=(), room=room)
-        limits.check_stop(stop, vocab_size=model.vocab_size or None)
-        return SessionRequest(
-            session_id=str(uuid.uuid4()),
-            prompt=prompt,
-            sampling=request.sampling,
-            stop=replace(request.stop, max_tokens=stop.max_tokens, stop=()),
-            speculation=request.speculation,
+        delivery = Delivery(
+            self.tokenizer.detokenizer(skip_special_tokens=request.skip_special_tokens),
+            request.stop.stop,
+            include_stop=request.stop.include_stop,
+            min_tokens=request.sampling.edits.min_tokens,
+            logprobs=request.logprobs.top is not None,
         )
-
-    async def _encode(self, request: GenerationRequest, context_length: int) -> tuple[int, ...]:
-        if isinstance(request.input, str):
-            return await self._tokenizer.encode_prompt(request.input, context_length=context_length)
-        turns = tuple(turn for turn in request.input if isinstance(turn, ChatTurn))
-        if turns:
-            return await self._tokenizer.encode_chat(turns, context_length=context_length)
-        return tuple(item for item in request.input if isinstance(item, int))
+        return Generation(started, session.prompt, delivery, stream, observation)
 
 
 def draw_seed() -> int:

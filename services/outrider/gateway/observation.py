@@ -23,7 +23,6 @@ class Caller:
 
     operation: str  # names.OPERATION_*
     stream: bool = True
-    clamp_max_tokens: bool = False  # max_tokens is a default: take as much of it as fits
     request_id: str = ""
     traceparent: str = ""
     timeout_s: float | None = None  # the client's own deadline

@@ -15,11 +15,12 @@ from grpc import aio
 from prometheus_client import CollectorRegistry
 
 from outrider.catalogue import resolve
-from outrider.config.schema import OutriderConfig
+from outrider.config.schema import GatewayConfig, OutriderConfig
 from outrider.core.errors import ConfigError, ModelMismatchError
 from outrider.gateway.generations import Generations
 from outrider.gateway.grpc_service import GenerationServicer
 from outrider.gateway.observation import Observer
+from outrider.gateway.openai.budget import Budget
 from outrider.gateway.openai.routes import Context, make_app
 from outrider.gateway.tokenizer import TextTokenizer
 from outrider.gateway.verifiers import VerifierPool
@@ -76,7 +77,7 @@ async def _serve(
     registry = CollectorRegistry()
     observer = Observer(GatewayMetrics(registry, info.model.model_name), traces)
     generations = Generations(verifiers, tokenizer, observer, timeout_s=config.gateway.request_timeout_s)
-    app = make_app(Context(generations, observer, registry, config.gateway.max_body_bytes))
+    app = make_app(Context(generations, observer, registry, _budget(config.gateway)))
     with _listening(config.gateway.host, config.gateway.http_port) as listener:
         http = _HttpServer(app, listener, grace_s)
         grpc = await _GrpcServer.create(config, GenerationServicer(generations, observer))
@@ -91,6 +92,10 @@ async def _serve(
         finally:
             following.cancel()
             await asyncio.gather(http.stop(), grpc.stop(grace_s))
+
+
+def _budget(config: GatewayConfig) -> Budget:
+    return Budget(config.max_body_bytes, config.max_choices, config.max_request_tokens)
 
 
 async def _unless_stopped(verifiers: VerifierPool, stop: asyncio.Event) -> VerifierInfo | None:

@@ -107,19 +107,13 @@ async def test_nested_fields_are_named_with_their_path(client, field, value, par
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("n", 2),
-        ("logprobs", True),
-        ("top_logprobs", 3),
-        ("presence_penalty", 0.5),
-        ("frequency_penalty", -0.5),
-        ("repetition_penalty", 1.1),
-        ("logit_bias", {"5": 1}),
-        ("tools", [{"type": "function"}]),
-        ("tool_choice", "required"),
-        ("response_format", {"type": "json_object"}),
-        ("min_tokens", 3),
-        ("bad_words", ["x"]),
-        ("guided_regex", "a+"),
+        ("best_of", 2),
+        ("echo", True),
+        ("length_penalty", 0.5),
+        ("use_beam_search", True),
+        ("cache_salt", "x"),
+        ("spaces_between_special_tokens", False),
+        ("audio", {"voice": "x"}),
     ],
 )
 async def test_what_is_not_supported_yet_is_refused_by_name(client, field, value):

@@ -31,6 +31,14 @@ class BodyTooLargeError(InvalidRequestError):
     """The body is longer than `gateway.max_body_bytes`: HTTP 413."""
 
 
+class MediaTypeError(InvalidRequestError):
+    """The body is said not to be JSON: HTTP 415."""
+
+
+_STATUS: dict[type[Exception], int] = {BodyTooLargeError: 413, MediaTypeError: 415}
+"""HTTP statuses that gRPC has no match for."""
+
+
 def error_body(error: Exception) -> dict[str, Any]:
     """The body for `error`. The text of an exception that is none of ours stays here."""
     row = describe(error)
@@ -41,7 +49,7 @@ def error_body(error: Exception) -> dict[str, Any]:
 
 def error_response(error: Exception) -> JSONResponse:
     """Status, body and Retry-After for `error`."""
-    status = 413 if isinstance(error, BodyTooLargeError) else describe(error).http_status
+    status = _STATUS.get(type(error)) or describe(error).http_status
     headers = {}
     if isinstance(error, OverloadedError):
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))

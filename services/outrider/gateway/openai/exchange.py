@@ -15,15 +15,24 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from outrider.core import limits
 from outrider.core.errors import InvalidRequestError, OutriderError, describe
 from outrider.gateway.generation import Generation
 from outrider.gateway.generations import Generations
 from outrider.gateway.observation import Caller, Observer
-from outrider.gateway.openai.errors import BodyTooLargeError, error_body, from_validation
-from outrider.gateway.openai.requests import ChatRequest, CompletionRequest
-from outrider.gateway.openai.shapes import Answer, Shape
+from outrider.gateway.openai.answers import Answer, Answers
+from outrider.gateway.openai.budget import Budget
+from outrider.gateway.openai.errors import (
+    BodyTooLargeError,
+    MediaTypeError,
+    error_body,
+    from_validation,
+)
+from outrider.gateway.openai.requests import GenerationBody
+from outrider.gateway.openai.shapes import Shape
 from outrider.gateway.playing import PlayEvent, play
-from outrider.wire.messages import GenerationDelta, GenerationFinished
+from outrider.gateway.tokenizer import TextTokenizer
+from outrider.wire.messages import GenerationDelta, GenerationFinished, VerifierInfo
 
 _DONE = b"data: [DONE]\n\n"
 _STREAM_HEADERS = [
@@ -32,6 +41,8 @@ _STREAM_HEADERS = [
     (b"x-accel-buffering", b"no"),  # a proxy must not collect events
 ]
 
+Events = AsyncGenerator[tuple[int, PlayEvent]]
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -39,8 +50,8 @@ class Endpoint:
 
     route: str
     operation: str  # names.OPERATION_*
-    body: type[ChatRequest] | type[CompletionRequest]
-    shape: Callable[[ChatRequest | CompletionRequest], Shape]
+    body: type[GenerationBody]
+    shape: Callable[[Any, Answers, TextTokenizer, VerifierInfo], Shape]
     fields: Mapping[str, str]  # where core's name of a field is not the body's
 
 
@@ -48,13 +59,13 @@ class Exchange(Response):
     """A response that runs the request while it sends the answer."""
 
     def __init__(
-        self, endpoint: Endpoint, generations: Generations, observer: Observer, max_body_bytes: int
+        self, endpoint: Endpoint, generations: Generations, observer: Observer, budget: Budget
     ) -> None:
         super().__init__()
         self._endpoint = endpoint
         self._generations = generations
         self._observer = observer
-        self._max_body_bytes = max_body_bytes
+        self._budget = budget
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer; errors before the first byte are raised, later ones are sent as an event."""
@@ -72,46 +83,50 @@ class Exchange(Response):
             self._observer.metrics.request(self._endpoint.route, outcome)
 
     async def _answer(self, request: Request, send: Send) -> str:
-        raw = await _read_body(request, self._max_body_bytes)
+        raw = await _read_body(request, self._budget.max_body_bytes)
         try:
             body = self._endpoint.body.model_validate_json(raw)
         except ValidationError as error:
             raise from_validation(error) from None
+        asked = body.generations()
+        info = self._generations.info
+        self._budget.check(body, info.model.context_length)
         caller = Caller(
             operation=self._endpoint.operation,
             stream=body.streams,
-            clamp_max_tokens=body.clamps_max_tokens,
             request_id=getattr(request.state, "request_id", ""),
             traceparent=request.headers.get("traceparent", ""),
         )
-        shape = self._endpoint.shape(body)
-        events = play(self._generations, body.generations(), caller)
+        answers = Answers(body.candidates, only_echo=body.only_echo)
+        shape = self._endpoint.shape(body, answers, self._generations.tokenizer, info)
+        events = play(self._generations, asked, caller, body.prompt_options)
         answer = (
-            self._stream(events, shape, body.include_usage, send)
+            self._stream(events, answers, shape, body, send)
             if body.streams
-            else self._whole(events, shape, request, send)
+            else self._whole(events, answers, shape, body, request, send)
         )
         return await unless_gone(request, answer, self._generations.answer_s)
 
     async def _whole(
-        self, events: AsyncGenerator[tuple[int, PlayEvent]], shape: Shape, request: Request, send: Send
+        self,
+        events: Events,
+        answers: Answers,
+        shape: Shape,
+        body: GenerationBody,
+        request: Request,
+        send: Send,
     ) -> str:
-        answers: dict[int, Answer] = {}
         async with aclosing(events):
             async for index, event in events:
-                if isinstance(event, GenerationDelta):
-                    answers[index].text.append(event.text)
-                    answers[index].token_ids.extend(event.token_ids)
-                else:
-                    _note(answers, index, event)
-        body = shape.whole([answers[index] for index in sorted(answers)])
-        await JSONResponse(body)(request.scope, request.receive, send)
+                answers.take(index, event)
+        whole = shape.whole(answers.best(body.choices))
+        await JSONResponse(whole)(request.scope, request.receive, send)
         return "ok"
 
     async def _stream(
-        self, events: AsyncGenerator[tuple[int, PlayEvent]], shape: Shape, include_usage: bool, send: Send
+        self, events: Events, answers: Answers, shape: Shape, body: GenerationBody, send: Send
     ) -> str:
-        answers: dict[int, Answer] = {}
+        waits = body.tells_prompt_logprobs
         started = False
         outcome = "ok"
         try:
@@ -120,11 +135,11 @@ class Exchange(Response):
                     if not started:
                         started = True
                         await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
-                    chunk = _chunk(answers, index, event, shape)
+                    chunk = _chunk(answers.take(index, event), event, shape, waits=waits)
                     if chunk is not None:
                         await _send_event(send, chunk)
-            if include_usage:
-                await _send_event(send, shape.usage(list(answers.values())))
+            if body.include_usage:
+                await _send_event(send, shape.usage())
             await _send(send, _DONE)
         except OutriderError as error:
             if not started:
@@ -135,28 +150,26 @@ class Exchange(Response):
         return outcome
 
 
-def _note(answers: dict[int, Answer], index: int, event: Generation | GenerationFinished) -> None:
-    if isinstance(event, Generation):
-        answers[index] = Answer(index, event.started.model, event.started.seed, event.prompt)
-    else:
-        answers[index].finished = event
-
-
-def _chunk(answers: dict[int, Answer], index: int, event: PlayEvent, shape: Shape) -> Any | None:
+def _chunk(answer: Answer, event: PlayEvent, shape: Shape, *, waits: bool) -> Any | None:
+    """The event of a stream that `event` becomes; `waits`: the first one tells of the whole prompt."""
     if isinstance(event, GenerationDelta):
-        return shape.delta(answers[index], event)
-    _note(answers, index, event)
-    if isinstance(event, Generation):
-        return shape.opening(answers[index])
-    return shape.closing(answers[index], list(answers.values()))
+        return shape.delta(answer, event)
+    if isinstance(event, GenerationFinished):
+        return shape.closing(answer)
+    if waits and isinstance(event, Generation) and len(answer.prompt) > 1:
+        return None
+    return shape.opening(answer) if answer.prompt_is_told or not waits else None
 
 
 async def _read_body(request: Request, most: int) -> bytes:
-    """The body, refused as soon as it is known to be too long.
+    """The body, refused as soon as it is known to be too long, or not to be JSON.
 
     Raises:
         InvalidRequestError: it is.
     """
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise MediaTypeError(f"content-type must be application/json, got {limits.quoted(kind)}")
     declared = request.headers.get("content-length", "")
     parts: list[bytes] = []
     size = int(declared) if declared.isdecimal() and len(declared) < 20 else 0

@@ -1,26 +1,45 @@
-"""Bodies that clients send, checked and translated. Bounds of values are core/limits.py's."""
+"""Bodies that clients send, checked and translated. Bounds of values are core/limits's."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
+from outrider.core import limits
 from outrider.core.errors import InvalidRequestError
-from outrider.core.params import SamplingParams, SpeculationParams
-from outrider.gateway.generations import draw_seed
+from outrider.core.params import Grammar, LogprobParams
+from outrider.gateway.admission import PromptOptions
 from outrider.gateway.openai import unsupported
-from outrider.wire.messages import ChatTurn, GenerationRequest, PromptInput, StopRequest
+from outrider.gateway.openai.parameters import (
+    TOKEN_ID,
+    Body,
+    PromptFields,
+    SamplingFields,
+    Schema,
+    Speculation,
+    StopFields,
+    StreamOptions,
+    listed,
+    noted,
+)
+from outrider.wire.messages import ChatTurn, GenerationRequest, PromptInput
 
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for completions; chats go on to the end of the context."""
 MAX_PROMPTS = 64
 """Prompts in one completions request."""
 MAX_MESSAGES = 4096
+MOST_TOKENS = 2**31 - 1
 
-
-def _strings(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value or []
+_TEXT_PART: Schema = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+}
+_CONTENT: Schema = {"anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_PART}, {"type": "null"}]}
+_ONE_PROMPT: list[Schema] = [{"type": "string", "minLength": 1}, listed(TOKEN_ID, 2**20, least=1)]
+_PROMPT: Schema = {"anyOf": [*_ONE_PROMPT, listed({"anyOf": _ONE_PROMPT}, MAX_PROMPTS, least=1)]}
 
 
 def _text_of_content(value: Any) -> Any:
@@ -57,56 +76,31 @@ def _is_ids(value: list[Any]) -> bool:
     return all(isinstance(item, int) and not isinstance(item, bool) for item in value)
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, frozen=True)
-
-
-class StreamOptions(_Body):
-    """Options of a stream."""
-
-    include_usage: bool = Field(False, description="one more chunk at the end, with the usage")
-
-
-class Speculation(_Body):
-    """Extension: what a request says about speculation. It changes speed, never output."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    enabled: bool = Field(True, description="false: no drafter ever hears of this request")
-    max_draft_tokens: int | None = Field(None, description="most draft tokens a round; 0 as enabled=false")
-    drafter: str = Field("", description="drafting method; empty: the server's default")
-    stats: bool = Field(False, description="return `speculation_stats`")
-
-
-class Message(_Body):
+class Message(Body):
     """One message of a conversation. `developer` is read as `system`."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(_text_of_content)] = ""
+    content: Annotated[str, BeforeValidator(_text_of_content, json_schema_input_type=Any)] = Field(
+        "", json_schema_extra=_CONTENT
+    )
 
     def turn(self) -> ChatTurn:
         """As the chat template reads it."""
         return ChatTurn("system" if self.role == "developer" else self.role, self.content)
 
 
-class _Generation(_Body):
+class GenerationBody(SamplingFields, StopFields, PromptFields):
     """What chat and completions share."""
 
-    model: str = Field("", description="empty: the only model served")
-    max_tokens: int | None = Field(None, ge=1)
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = Field(None, ge=-1, description="extension; 0 or -1: all")
-    min_p: float | None = Field(None, description="extension")
-    seed: int | None = Field(None, ge=-(2**63), lt=2**64, description="unset: drawn, and returned as `seed`")
-    stop: Annotated[list[str], BeforeValidator(_strings)] = []
-    stop_token_ids: list[int] | None = Field(None, description="extension")
-    ignore_eos: bool = Field(False, description="extension: go on past the model's end of sequence")
-    stream: bool | None = False
+    model: str | None = Field(None, description="empty: the only model served")
+    max_tokens: int | None = Field(None, json_schema_extra=noted(1, MOST_TOKENS))
+    n: int | None = Field(
+        None, description="answers to each prompt", json_schema_extra=noted(1, limits.MAX_COMPLETIONS)
+    )
+    stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: str | None = None
-    speculation: Speculation = Speculation()
-    return_token_ids: bool | None = Field(False, description="extension: token ids of prompt and answer")
+    user: str | None = Field(None, description="accepted, not used")
+    speculation: Speculation | None = None
 
     @property
     def streams(self) -> bool:
@@ -114,85 +108,232 @@ class _Generation(_Body):
         return bool(self.stream)
 
     @property
-    def clamps_max_tokens(self) -> bool:
-        """Whether the length is a default, of which as much is taken as fits."""
+    def include_usage(self) -> bool:
+        """Whether a stream ends with its usage."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def continuous_usage(self) -> bool:
+        """Whether every event of a stream has the usage so far."""
+        return (
+            self.include_usage
+            and self.stream_options is not None
+            and bool(self.stream_options.continuous_usage_stats)
+        )
+
+    @property
+    def tells_prompt_logprobs(self) -> bool:
+        """Whether log-probabilities of the prompt are told."""
+        return self.told(None).prompt_top is not None
+
+    @property
+    def only_echo(self) -> bool:
+        """Whether nothing but the prompt is wanted: the one token that is generated is dropped."""
         return False
 
     @property
-    def include_usage(self) -> bool:
-        """Whether a stream ends with its usage."""
-        return self.stream_options is not None and self.stream_options.include_usage
+    def wants_stats(self) -> bool:
+        """Whether statistics of speculation are told."""
+        return self.speculation is not None and bool(self.speculation.stats)
+
+    @property
+    def choices(self) -> int:
+        """Answers to each prompt that are returned."""
+        return 1 if self.n is None else self.n
+
+    @property
+    def candidates(self) -> int:
+        """Answers to each prompt that are generated."""
+        return self.choices
+
+    @property
+    def prompts(self) -> int:
+        """How many prompts there are."""
+        return 1
+
+    @property
+    def least_tokens(self) -> int:
+        """Smallest max_tokens."""
+        return 1
+
+    @property
+    def asked_tokens(self) -> int:
+        """Most tokens of one answer; 0: the rest of the context."""
+        raise NotImplementedError
+
+    @property
+    def top_alternatives(self) -> int | None:
+        """Alternatives told at each generated token; None: no log-probabilities."""
+        raise NotImplementedError
+
+    @property
+    def prompt_options(self) -> PromptOptions:
+        """How a prompt becomes tokens."""
+        return PromptOptions(self.add_special_tokens, self.truncate_prompt_tokens)
+
+    def generations(self) -> list[GenerationRequest]:
+        """What to generate: `candidates` for each prompt, side by side.
+
+        Candidate i is drawn with the seed plus i, as vLLM does.
+
+        Raises:
+            InvalidRequestError: a parameter that is not supported, or two that contradict.
+        """
+        self._check()
+        seed, grammar = self.seed_in_force(), self._grammar()
+        return [
+            self._generation(prompt, (seed + candidate) % 2**64, grammar)
+            for prompt in self._inputs()
+            for candidate in range(self.candidates)
+        ]
+
+    def _inputs(self) -> list[PromptInput]:
+        raise NotImplementedError
+
+    def _grammar(self) -> Grammar | None:
+        """What the answer must look like."""
+        return None
 
     def _check(self) -> None:
-        if self.stream_options is not None:
-            if not self.streams:
-                raise InvalidRequestError("stream_options needs stream to be true", field="stream_options")
-            unsupported.refuse(self.stream_options.model_extra, unsupported.STREAM_OPTIONS, "stream_options.")
+        limits.check_completions(self.choices)
+        self.check_prompt_fields()
+        if self.max_tokens is not None:
+            _check_max_tokens("max_tokens", self.max_tokens, self.least_tokens)
+        if self.stream_options is not None and not self.streams:
+            raise InvalidRequestError("stream_options needs stream to be true", field="stream_options")
 
-    def _request(self, prompt: PromptInput, max_tokens: int, seed: int) -> GenerationRequest:
+    def _generation(self, prompt: PromptInput, seed: int, grammar: Grammar | None) -> GenerationRequest:
         return GenerationRequest(
             input=prompt,
-            sampling=SamplingParams(
-                temperature=1.0 if self.temperature is None else self.temperature,
-                top_k=max(self.top_k or 0, 0),
-                top_p=1.0 if self.top_p is None else self.top_p,
-                min_p=self.min_p or 0.0,
-                seed=seed,
-            ),
-            stop=StopRequest(
-                max_tokens, frozenset(self.stop_token_ids or ()), tuple(self.stop), self.ignore_eos
-            ),
-            speculation=SpeculationParams(
-                self.speculation.enabled, self.speculation.max_draft_tokens, self.speculation.drafter
-            ),
-            model=self.model,
+            sampling=self.sampling(seed, grammar),
+            stop=self.stops(self.asked_tokens),
+            speculation=(self.speculation or Speculation()).params(),
+            model=self.model or "",
+            logprobs=self.told(self.top_alternatives),
+            bad_words=tuple(self.bad_words or ()),
+            skip_special_tokens=self.skip_special_tokens is not False,
         )
 
-    def _seed(self) -> int:
-        """OpenAI's seeds are signed; noise is keyed by the same 64 bits without a sign."""
-        return draw_seed() if self.seed is None else self.seed % 2**64
 
-
-class ChatRequest(_Generation):
+class ChatRequest(GenerationBody):
     """Body of /v1/chat/completions."""
 
     messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
-    max_completion_tokens: int | None = Field(None, ge=1, description="OpenAI's newer name of max_tokens")
+    max_completion_tokens: int | None = Field(
+        None, description="OpenAI's newer name of max_tokens", json_schema_extra=noted(1, MOST_TOKENS)
+    )
+    logprobs: bool | None = Field(None, description="log-probabilities of the answer's tokens")
+    top_logprobs: int | None = Field(
+        None,
+        description="with logprobs: so many most probable tokens at each position",
+        json_schema_extra=noted(0, limits.MAX_LOGPROBS),
+    )
 
-    def generations(self) -> list[GenerationRequest]:
-        """What to generate.
+    @property
+    def asked_tokens(self) -> int:
+        """Most tokens of one answer; 0: the rest of the context."""
+        return self.max_completion_tokens or self.max_tokens or 0
 
-        Raises:
-            InvalidRequestError: a parameter that is not supported, or two that contradict.
-        """
-        self._check()
+    @property
+    def top_alternatives(self) -> int | None:
+        """Alternatives told at each generated token; None: no log-probabilities."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def _inputs(self) -> list[PromptInput]:
+        return [tuple(message.turn() for message in self.messages)]
+
+    def _check(self) -> None:
+        super()._check()
+        if self.max_completion_tokens is not None:
+            _check_max_tokens("max_completion_tokens", self.max_completion_tokens, 1)
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidRequestError("top_logprobs needs logprobs to be true", field="top_logprobs")
         unsupported.refuse(self.model_extra, unsupported.CHAT)
         for index, message in enumerate(self.messages):
             unsupported.refuse(message.model_extra, unsupported.MESSAGE, f"messages[{index}].")
-        turns = tuple(message.turn() for message in self.messages)
-        max_tokens = self.max_completion_tokens or self.max_tokens or 0
-        return [self._request(turns, max_tokens, self._seed())]
 
 
-class CompletionRequest(_Generation):
+class CompletionRequest(GenerationBody):
     """Body of /v1/completions."""
 
-    prompt: Annotated[list[str | list[int]], BeforeValidator(_prompts)]
+    prompt: Annotated[list[str | list[int]], BeforeValidator(_prompts, json_schema_input_type=Any)] = Field(
+        json_schema_extra=_PROMPT
+    )
+    max_tokens: int | None = Field(
+        None, description="0: nothing, with echo", json_schema_extra=noted(0, MOST_TOKENS)
+    )
+    logprobs: int | None = Field(
+        None,
+        description="log-probabilities of the tokens, with so many alternatives",
+        json_schema_extra=noted(0, limits.MAX_LOGPROBS),
+    )
+    best_of: int | None = Field(
+        None,
+        description="generate so many, return the n most probable by token",
+        json_schema_extra=noted(1, limits.MAX_COMPLETIONS),
+    )
+    echo: bool | None = Field(None, description="the prompt goes before the completion")
 
     @property
-    def clamps_max_tokens(self) -> bool:
-        """Whether the length is a default, of which as much is taken as fits."""
-        return self.max_tokens is None
+    def candidates(self) -> int:
+        """Answers to each prompt that are generated."""
+        return self.choices if self.best_of is None else self.best_of
 
-    def generations(self) -> list[GenerationRequest]:
-        """What to generate: one for each prompt, all with the same seed.
+    @property
+    def prompts(self) -> int:
+        """How many prompts there are."""
+        return len(self.prompt)
 
-        Raises:
-            InvalidRequestError: a parameter that is not supported, or two that contradict.
+    @property
+    def only_echo(self) -> bool:
+        """Whether nothing but the prompt is wanted: the one token that is generated is dropped."""
+        return self.max_tokens == 0
+
+    @property
+    def asked_tokens(self) -> int:
+        """Most tokens of one answer."""
+        return COMPLETION_MAX_TOKENS if self.max_tokens is None else max(self.max_tokens, 1)
+
+    @property
+    def top_alternatives(self) -> int | None:
+        """Alternatives told at each generated token; None: no log-probabilities.
+
+        The best of several are found by them, told or not.
         """
-        self._check()
+        return 0 if self.logprobs is None and self.candidates > self.choices else self.logprobs
+
+    @property
+    def prompt_options(self) -> PromptOptions:
+        """How a prompt becomes tokens; of a default length, as much is taken as fits."""
+        return PromptOptions(
+            self.add_special_tokens, self.truncate_prompt_tokens, clamp_max_tokens=self.max_tokens is None
+        )
+
+    def _inputs(self) -> list[PromptInput]:
+        return [prompt if isinstance(prompt, str) else tuple(prompt) for prompt in self.prompt]
+
+    @property
+    def least_tokens(self) -> int:
+        """Smallest max_tokens."""
+        return 0 if self.echo else 1
+
+    def told(self, top: int | None) -> LogprobParams:
+        """As core has it; an echo tells of the prompt's tokens too."""
+        wanted = [
+            top for top in (self.prompt_logprobs, self.logprobs if self.echo else None) if top is not None
+        ]
+        return LogprobParams(top, max(wanted, default=None))
+
+    def _check(self) -> None:
+        super()._check()
+        limits.check_completions(self.choices, self.best_of)
+        if self.candidates > self.choices and self.streams:
+            raise InvalidRequestError("best_of above n cannot be streamed", field="best_of")
         unsupported.refuse(self.model_extra, unsupported.COMPLETION)
-        seed = self._seed()
-        max_tokens = self.max_tokens or COMPLETION_MAX_TOKENS
-        inputs = (prompt if isinstance(prompt, str) else tuple(prompt) for prompt in self.prompt)
-        return [self._request(prompt, max_tokens, seed) for prompt in inputs]
+
+
+def _check_max_tokens(field: str, max_tokens: int, least: int) -> None:
+    if max_tokens < least:
+        raise InvalidRequestError(
+            f"{field} must be at least {least}, got {limits.quoted(max_tokens)}", field=field
+        )

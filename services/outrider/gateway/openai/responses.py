@@ -42,11 +42,97 @@ class SpeculationStatsBody(TypedDict):
     drafter: str
 
 
+class ChoiceStatsBody(TypedDict):
+    """Extension, as in vLLM: what speculation did for one choice."""
+
+    mean_acceptance_length: float  # tokens of a round that had a proposal, the one after it included
+    draft_acceptance_rate: float
+    acceptance_histogram: dict[str, int]  # draft tokens accepted -> rounds
+    num_spec_steps: int  # rounds that had a proposal
+    num_accepted_draft_tokens: int
+    num_draft_tokens: int
+    num_spec_tokens: int  # most draft tokens that a round may have
+
+
+class TopLogprob(TypedDict):
+    """A token and its log-probability."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatLogprob(TopLogprob):
+    """A generated token with its alternatives."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(TypedDict):
+    """Log-probabilities of an answer's tokens."""
+
+    content: list[ChatLogprob]
+    refusal: None
+
+
+class CompletionLogprobs(TypedDict):
+    """Log-probabilities of a completion's tokens, one entry of each list for each token."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]  # null: the prompt's first token
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]  # characters before the token
+
+
+class PromptLogprob(TypedDict):
+    """Extension, as in vLLM: a token that could stand at a position of the prompt."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptPosition = dict[str, PromptLogprob]
+"""By token id: the prompt's own token and the most probable ones."""
+
+
+class CalledFunctionBody(TypedDict):
+    """What is called."""
+
+    name: str
+    arguments: str  # JSON
+
+
+class ToolCall(TypedDict):
+    """A call of a tool."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunctionBody
+
+
+class CalledFunctionDelta(TypedDict):
+    """What is new of it."""
+
+    name: NotRequired[str]  # in a call's first delta
+    arguments: str
+
+
+class ToolCallDelta(TypedDict):
+    """What is new of a call."""
+
+    index: int
+    id: NotRequired[str]  # in its first delta
+    type: NotRequired[Literal["function"]]  # in its first delta
+    function: CalledFunctionDelta
+
+
 class AnswerMessage(TypedDict):
     """The assistant's answer."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None  # null: calls alone
+    tool_calls: NotRequired[list[ToolCall]]
 
 
 class AnswerDelta(TypedDict):
@@ -54,6 +140,7 @@ class AnswerDelta(TypedDict):
 
     role: NotRequired[Literal["assistant"]]
     content: NotRequired[str]
+    tool_calls: NotRequired[list[ToolCallDelta]]
 
 
 class ChatChoice(TypedDict):
@@ -61,9 +148,10 @@ class ChatChoice(TypedDict):
 
     index: int
     message: AnswerMessage
-    logprobs: None
+    logprobs: ChatLogprobs | None
     finish_reason: str
     token_ids: NotRequired[list[int]]  # extension
+    speculative_decoding_stats: NotRequired[ChoiceStatsBody | None]  # extension
 
 
 class ChatChunkChoice(TypedDict):
@@ -71,9 +159,10 @@ class ChatChunkChoice(TypedDict):
 
     index: int
     delta: AnswerDelta
-    logprobs: None
+    logprobs: ChatLogprobs | None
     finish_reason: str | None
     token_ids: NotRequired[list[int]]  # extension
+    speculative_decoding_stats: NotRequired[ChoiceStatsBody | None]  # extension, with the finish reason
 
 
 class CompletionChoice(TypedDict):
@@ -81,10 +170,12 @@ class CompletionChoice(TypedDict):
 
     index: int
     text: str
-    logprobs: None
+    logprobs: CompletionLogprobs | None
     finish_reason: str | None
     token_ids: NotRequired[list[int]]  # extension
-    prompt_token_ids: NotRequired[list[int]]  # extension
+    prompt_token_ids: NotRequired[list[int]]  # extension; in a stream, in the choice's first event
+    prompt_logprobs: NotRequired[list[PromptPosition | None]]  # extension, where prompt_token_ids would be
+    speculative_decoding_stats: NotRequired[ChoiceStatsBody | None]  # extension, with the finish reason
 
 
 class ChatCompletion(TypedDict):
@@ -98,6 +189,7 @@ class ChatCompletion(TypedDict):
     usage: UsageBody
     seed: int  # extension: the seed in force
     prompt_token_ids: NotRequired[list[int]]  # extension
+    prompt_logprobs: NotRequired[list[PromptPosition | None]]  # extension
     speculation_stats: NotRequired[SpeculationStatsBody]  # extension
 
 
@@ -110,8 +202,9 @@ class ChatChunk(TypedDict):
     model: str
     choices: list[ChatChunkChoice]
     usage: NotRequired[UsageBody | None]
-    seed: NotRequired[int]  # extension, in the first event
-    prompt_token_ids: NotRequired[list[int]]  # extension, in the first event
+    seed: NotRequired[int]  # extension, in each choice's first event
+    prompt_token_ids: NotRequired[list[int]]  # extension, in each choice's first event
+    prompt_logprobs: NotRequired[list[PromptPosition | None]]  # extension, in each choice's first event
     speculation_stats: NotRequired[SpeculationStatsBody]  # extension, with the finish reason
 
 

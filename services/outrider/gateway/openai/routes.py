@@ -16,10 +16,13 @@ from outrider.gateway.generations import Generations
 from outrider.gateway.observation import Observer
 from outrider.gateway.openai import errors, openapi
 from outrider.gateway.openai import responses as r
+from outrider.gateway.openai.budget import Budget
+from outrider.gateway.openai.chat_shape import ChatShape
+from outrider.gateway.openai.completion_shape import CompletionShape
 from outrider.gateway.openai.exchange import Endpoint, Exchange
 from outrider.gateway.openai.middleware import RequestId
 from outrider.gateway.openai.requests import ChatRequest, CompletionRequest
-from outrider.gateway.openai.shapes import ChatShape, CompletionShape, model_card
+from outrider.gateway.openai.shapes import model_card
 from outrider.telemetry import names
 from outrider.telemetry.metrics import exposition
 
@@ -29,14 +32,14 @@ CHAT = Endpoint(
     names.OPERATION_CHAT,
     ChatRequest,
     ChatShape,
-    {"prompt": "messages", **_SPECULATION},
+    {"prompt": "messages", "logprobs": "top_logprobs", **_SPECULATION},
 )
 COMPLETIONS = Endpoint(
     "/v1/completions", names.OPERATION_COMPLETION, CompletionRequest, CompletionShape, _SPECULATION
 )
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": r.ErrorBody} for status in (400, 404, 413, 429, 500, 503, 504)
+    status: {"model": r.ErrorBody} for status in (400, 404, 413, 415, 429, 500, 503, 504)
 }
 
 
@@ -47,7 +50,7 @@ class Context:
     generations: Generations
     observer: Observer
     registry: CollectorRegistry
-    max_body_bytes: int
+    budget: Budget
 
 
 def make_app(context: Context) -> FastAPI:
@@ -66,7 +69,7 @@ def _generation_routes(context: Context) -> APIRouter:
     router = APIRouter(tags=["generation"])
 
     def exchange(endpoint: Endpoint) -> Exchange:
-        return Exchange(endpoint, context.generations, context.observer, context.max_body_bytes)
+        return Exchange(endpoint, context.generations, context.observer, context.budget)
 
     @router.post(CHAT.route, responses={200: {"model": r.ChatCompletion}, **_ERRORS})
     async def chat_completions() -> Response:

@@ -15,27 +15,15 @@ from outrider.core.errors import InvalidRequestError
 _ABSENT: tuple[Any, ...] = (None,)
 _OFF: tuple[Any, ...] = (None, False)
 _EMPTY: tuple[Any, ...] = (None, [], {}, "")
-_ZERO: tuple[Any, ...] = (None, 0)
 _ONE: tuple[Any, ...] = (None, 1)
 
 _BOTH: dict[str, tuple[Any, ...]] = {
-    "n": _ONE,
-    "presence_penalty": _ZERO,
-    "frequency_penalty": _ZERO,
-    "repetition_penalty": _ONE,
     "length_penalty": _ONE,
-    "logit_bias": _EMPTY,
     "logits_processors": _EMPTY,
-    "allowed_token_ids": _EMPTY,
-    "bad_words": _EMPTY,
-    "min_tokens": _ZERO,
     "use_beam_search": _OFF,
-    "prompt_logprobs": _ABSENT,
-    "echo": _OFF,
-    "truncate_prompt_tokens": _ABSENT,
-    "skip_special_tokens": (None, True),
     "spaces_between_special_tokens": (None, True),
-    "include_stop_str_in_output": _OFF,
+    "vllm_xargs": _EMPTY,
+    "cache_salt": _ABSENT,
     "structured_outputs": _EMPTY,
     "guided_json": _ABSENT,
     "guided_regex": _ABSENT,
@@ -44,8 +32,8 @@ _BOTH: dict[str, tuple[Any, ...]] = {
     "response_format": (None, {"type": "text"}),
 }
 CHAT: dict[str, tuple[Any, ...]] = _BOTH | {
-    "logprobs": _OFF,
-    "top_logprobs": _ZERO,
+    "echo": _OFF,
+    "best_of": _ONE,
     "tools": _EMPTY,
     "tool_choice": (None, "none", "auto"),
     "functions": _EMPTY,
@@ -54,20 +42,18 @@ CHAT: dict[str, tuple[Any, ...]] = _BOTH | {
     "audio": _ABSENT,
     "prediction": _ABSENT,
     "reasoning_effort": (None, "none"),
+    "thinking_token_budget": _ABSENT,
+    "verbosity": (None, "medium"),
     "web_search_options": _ABSENT,
     "chat_template": _ABSENT,
     "chat_template_kwargs": _EMPTY,
     "documents": _EMPTY,
     "add_generation_prompt": (None, True),
     "continue_final_message": _OFF,
-    "add_special_tokens": _OFF,
 }
 COMPLETION: dict[str, tuple[Any, ...]] = _BOTH | {
-    "logprobs": _ABSENT,
-    "best_of": _ONE,
     "suffix": _EMPTY,
     "prompt_embeds": _ABSENT,
-    "add_special_tokens": (None, True),
 }
 MESSAGE: dict[str, tuple[Any, ...]] = {
     "tool_calls": _EMPTY,
@@ -75,7 +61,6 @@ MESSAGE: dict[str, tuple[Any, ...]] = {
     "audio": _ABSENT,
     "refusal": _EMPTY,
 }
-STREAM_OPTIONS: dict[str, tuple[Any, ...]] = {"continuous_usage_stats": _OFF}
 
 
 def refuse(given: Mapping[str, Any] | None, neutral: Mapping[str, tuple[Any, ...]], where: str = "") -> None:

@@ -1,0 +1,109 @@
+"""What a client asks, checked against all bounds and put into token ids: what a verifier is asked."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+
+from outrider.core import limits
+from outrider.core.errors import InvalidRequestError, ModelNotFoundError
+from outrider.core.models import ModelInfo
+from outrider.core.params import SamplingParams
+from outrider.gateway.tokenizer import TextTokenizer
+from outrider.wire.messages import ChatTurn, Conversation, GenerationRequest, SessionRequest
+
+_UNBOUNDED = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PromptOptions:
+    """How a prompt becomes token ids, and how strictly it must fit."""
+
+    add_special_tokens: bool | None = None  # None: to plain prompts, not to conversations
+    truncate_to: int | None = None  # keep so many last tokens; -1: as many as fit
+    clamp_max_tokens: bool = False  # max_tokens is a default: take as much of it as fits
+
+
+async def admit(
+    request: GenerationRequest, options: PromptOptions, model: ModelInfo, tokenizer: TextTokenizer
+) -> SessionRequest:
+    """The session that `request` means.
+
+    Raises:
+        InvalidRequestError: a field is out of bounds, or the prompt does not fit.
+        ModelNotFoundError: another model is asked for.
+    """
+    if request.model and request.model != model.model_name:
+        raise ModelNotFoundError(
+            f"there is no model {limits.quoted(request.model)}, this gateway serves {model.model_name!r}"
+        )
+    vocab_size = model.vocab_size or None
+    limits.check_stop_strings(request.stop.stop)
+    limits.check_speculation(request.speculation)
+    limits.check_logprobs(request.logprobs)
+    limits.check_bad_words(request.bad_words)
+    sampling = _without_bad_words(request, tokenizer)
+    limits.check_sampling(sampling, vocab_size=vocab_size)
+    prompt = await _encode(request, options, model.context_length, tokenizer)
+    context = model.context_length
+    limits.check_prompt(prompt, vocab_size=model.vocab_size, context_length=context)
+    if not options.clamp_max_tokens:
+        limits.check_length(len(prompt), request.stop.max_tokens, context_length=context)
+    room = context - len(prompt) if context else _UNBOUNDED
+    stop = request.stop.resolve(eos_token_ids=(), room=room)
+    limits.check_stop(stop, vocab_size=vocab_size)
+    limits.check_min_tokens(sampling.edits.min_tokens, stop.max_tokens)
+    return SessionRequest(
+        session_id=str(uuid.uuid4()),
+        prompt=prompt,
+        sampling=sampling,
+        stop=replace(request.stop, max_tokens=stop.max_tokens, stop=(), include_stop=False),
+        speculation=request.speculation,
+        logprobs=request.logprobs,
+    )
+
+
+def _without_bad_words(request: GenerationRequest, tokenizer: TextTokenizer) -> SamplingParams:
+    """Bad words as token ids, each as it starts a text and as it follows a space.
+
+    The second form counts only where the space belongs to the word's own first token, as in vLLM
+    (`SamplingParams.update_from_tokenizer`): elsewhere the first form finds the word after a space too.
+    """
+    if not request.bad_words:
+        return request.sampling
+    sequences = list(request.sampling.edits.bad_words)
+    for word in request.bad_words:
+        bare = tokenizer.encode_words(word.lstrip())
+        if not bare:
+            raise InvalidRequestError("bad_words must hold words, got one of spaces alone", field="bad_words")
+        spaced = tokenizer.encode_words(" " + word.lstrip())
+        forms = [bare, spaced] if spaced[:1] != bare[:1] and len(spaced) == len(bare) else [bare]
+        sequences += [form for form in forms if form not in sequences]
+    edits = replace(request.sampling.edits, bad_words=tuple(sequences))
+    return replace(request.sampling, edits=edits)
+
+
+async def _encode(
+    request: GenerationRequest, options: PromptOptions, context_length: int, tokenizer: TextTokenizer
+) -> tuple[int, ...]:
+    # A text that is cut to the context may be of any length.
+    bound = context_length if options.truncate_to is None else 0
+    special = options.add_special_tokens
+    if isinstance(request.input, Conversation):
+        ids = await tokenizer.encode_chat(
+            request.input, context_length=bound, add_special_tokens=bool(special)
+        )
+    elif isinstance(request.input, str):
+        ids = await tokenizer.encode_prompt(
+            request.input, context_length=bound, add_special_tokens=special is not False
+        )
+    elif turns := tuple(turn for turn in request.input if isinstance(turn, ChatTurn)):
+        ids = await tokenizer.encode_chat(turns, context_length=bound, add_special_tokens=bool(special))
+    else:
+        ids = tuple(item for item in request.input if isinstance(item, int))
+    if options.truncate_to is None:
+        return ids
+    if options.truncate_to > 0:
+        return ids[-options.truncate_to :]
+    room = context_length - max(request.stop.max_tokens, 1)
+    return ids[-room:] if context_length and room > 0 else ids

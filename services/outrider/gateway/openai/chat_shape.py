@@ -1,0 +1,100 @@
+"""chat.completion and chat.completion.chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from outrider.core.params import TokenLogprobs
+from outrider.gateway.openai import responses as r
+from outrider.gateway.openai.answers import Answer, Answers
+from outrider.gateway.openai.counts import usage_body
+from outrider.gateway.openai.requests import ChatRequest
+from outrider.gateway.openai.shapes import BaseShape
+from outrider.gateway.tokenizer import TextTokenizer
+from outrider.wire.messages import GenerationDelta, VerifierInfo
+
+
+class ChatShape(BaseShape):
+    """Fills the chat API's shapes."""
+
+    prefix = "chatcmpl"
+
+    def __init__(
+        self, body: ChatRequest, answers: Answers, tokenizer: TextTokenizer, info: VerifierInfo
+    ) -> None:
+        super().__init__(body, answers, tokenizer, info)
+        self._top = body.top_alternatives
+
+    def whole(self, answers: Sequence[Answer]) -> r.ChatCompletion:
+        """Body of an answer that is no stream."""
+        first = answers[0]
+        return {
+            "id": self._id,
+            "object": "chat.completion",
+            "created": self._created,
+            "model": first.model,
+            "choices": [self._choice(answer) for answer in answers],
+            "usage": usage_body(answers),
+            "seed": first.seed,
+            **self._of_prompt(first),  # type: ignore[typeddict-item]
+            **self._stats(answers),
+        }
+
+    def opening(self, answer: Answer) -> r.ChatChunk:
+        """The role."""
+        chunk = self._chunk(answer, {"role": "assistant", "content": ""}, None)
+        return {**chunk, "seed": answer.seed, **self._of_prompt(answer)}  # type: ignore[typeddict-item]
+
+    def delta(self, answer: Answer, delta: GenerationDelta) -> r.ChatChunk:
+        """Event with new text."""
+        told = {**self._ids(delta.token_ids), "logprobs": self._logprobs(delta.logprobs)}
+        return self._chunk(answer, {"content": delta.text}, None, told)
+
+    def closing(self, answer: Answer) -> r.ChatChunk:
+        """The finish reason."""
+        told = {**self._ids(()), **self._choice_stats(answer)}
+        chunk = self._chunk(answer, {}, answer.finish_reason, told)
+        return {**chunk, **self._stats(self._answers.all)}  # type: ignore[typeddict-item]
+
+    def usage(self) -> r.ChatChunk:
+        """Event with the usage of the whole stream."""
+        answers = self._answers.all
+        chunk = self._chunk(answers[0], {}, None)
+        return {**chunk, "choices": [], "usage": usage_body(answers)}
+
+    def _choice(self, answer: Answer) -> r.ChatChoice:
+        return {
+            "index": answer.index,
+            "message": {"role": "assistant", "content": "".join(answer.text)},
+            "logprobs": self._logprobs(answer.logprobs),
+            "finish_reason": answer.finish_reason,
+            **self._ids(answer.token_ids),  # type: ignore[typeddict-item]
+            **self._choice_stats(answer),
+        }
+
+    def _chunk(
+        self,
+        answer: Answer,
+        delta: r.AnswerDelta,
+        finish_reason: str | None,
+        told: dict[str, Any] | None = None,
+    ) -> r.ChatChunk:
+        choice: r.ChatChunkChoice = {
+            "index": answer.index,
+            "delta": delta,
+            "logprobs": None,
+            "finish_reason": finish_reason,
+            **(self._ids(()) if told is None else told),  # type: ignore[typeddict-item]
+        }
+        return {
+            "id": self._id,
+            "object": "chat.completion.chunk",
+            "created": self._created,
+            "model": answer.model,
+            "choices": [choice],
+            **self._usage_field(),  # type: ignore[typeddict-item]
+        }
+
+    def _logprobs(self, entries: Sequence[TokenLogprobs]) -> r.ChatLogprobs | None:
+        return None if self._top is None else self._writer.chat(entries, self._top)
