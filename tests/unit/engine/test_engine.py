@@ -73,6 +73,7 @@ def test_a_shared_prefix_is_computed_once_with_the_same_bits(engine: Engine) -> 
     assert torch.equal(run_chain(engine, again, TOKENS[96:]), want[96:])
     exact = engine.open(TOKENS[:96])
     assert exact.cached_len == 80  # the last token is left to run
+    assert [engine.open(TOKENS, reuse=most).cached_len for most in (0, 15, 16, 50, 999)] == [0, 0, 16, 48, 96]
 
 
 def test_writing_after_a_rollback_leaves_the_sharing_sequence_alone(engine: Engine) -> None:

@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from outrider.core.errors import InternalError
+from outrider.core.params import TokenLogprobs
 from outrider.gateway.delivery import Delivery
 from outrider.gateway.detokenizer import DetokenizerFactory
 from outrider.wire.messages import GenerationDelta
@@ -12,16 +14,25 @@ from tests.unit.gateway import tokenizers_zoo as zoo
 
 
 def deliver(
-    tokenizer: Tokenizer, stops: list[str], rounds: list[list[int]], flags=None
+    tokenizer: Tokenizer, stops: list[str], rounds: list[list[int]], flags=None, ended_by=None, **options
 ) -> tuple[Delivery, list[GenerationDelta]]:
-    delivery = Delivery(DetokenizerFactory(tokenizer).create(), stops)
+    skip = options.pop("skip_special_tokens", True)
+    delivery = Delivery(DetokenizerFactory(tokenizer).create(skip_special_tokens=skip), stops, **options)
     deltas: list[GenerationDelta] = []
+    position = 0
     for index, token_ids in enumerate(rounds):
         accepted = len(token_ids) - 1 if flags is None else flags[index]
-        deltas += delivery.push(token_ids, accepted)
+        entries = [entry(position + i, token_id) for i, token_id in enumerate(token_ids)]
+        deltas += delivery.push(token_ids, accepted, entries if options.get("logprobs") else ())
+        position += len(token_ids)
         if delivery.stopped:
             break
-    return delivery, deltas + delivery.finish()
+    return delivery, deltas + delivery.finish(ended_by)
+
+
+def entry(position: int, token_id: int) -> TokenLogprobs:
+    """What is told of a token; different at every position."""
+    return TokenLogprobs(token_id, -1.0 - position, 1 + position)
 
 
 def cut(ids: list[int], lengths: list[int]) -> list[list[int]]:
@@ -104,3 +115,82 @@ def test_stop_in_held_bytes_is_found_at_the_end_and_its_later_tokens_are_dropped
     a, newline, byte_a = (tokenizer.token_to_id(token) for token in ("a", "<0x0A>", "<0x41>"))
     delivery, deltas = deliver(tokenizer, ["\n"], [[a, newline, byte_a]])
     assert outcome(delivery, deltas) == ("a", [a, newline], True)
+
+
+@pytest.mark.parametrize("make", [zoo.byte_level, zoo.byte_fallback])
+@given(data=st.data())
+def test_log_probabilities_come_with_exactly_the_tokens_delivered(make, data):
+    tokenizer = make()
+    ids = data.draw(st.lists(st.integers(0, tokenizer.get_vocab_size() - 1), max_size=25))
+    rounds = cut(ids, data.draw(st.lists(st.integers(1, 7), max_size=8)))
+    flags = [data.draw(st.integers(0, len(round_))) for round_ in rounds]
+    delivery, deltas = deliver(tokenizer, ["a", "th", "\n"], rounds, flags, logprobs=True)
+    for delta in deltas:
+        assert len(delta.logprobs) == len(delta.token_ids)
+    told = [one for delta in deltas for one in delta.logprobs]
+    assert told == [entry(position, ids[position]) for position in range(delivery.delivered)]
+
+
+def test_log_probabilities_that_do_not_fit_the_tokens_are_a_defect():
+    delivery = Delivery(DetokenizerFactory(zoo.byte_level()).create(), [], logprobs=True)
+    with pytest.raises(InternalError):
+        delivery.push([1, 2], 0, [entry(0, 1)])
+    with pytest.raises(InternalError):
+        delivery.push([1], 0)
+
+
+def test_log_probabilities_that_nobody_asked_for_are_not_told():
+    _, deltas = deliver(zoo.byte_level(), [], [[1, 2, 3]])
+    assert all(delta.logprobs == () for delta in deltas)
+
+
+@pytest.mark.parametrize("make", [zoo.byte_level, zoo.byte_fallback])
+@given(data=st.data())
+def test_any_grouping_gives_the_same_with_stops_included_or_from_min_tokens_on(make, data):
+    tokenizer = make()
+    ids = data.draw(st.lists(st.integers(0, tokenizer.get_vocab_size() - 1), max_size=25))
+    text = tokenizer.decode(ids)
+    start = data.draw(st.integers(0, max(len(text) - 1, 0)))
+    stops = [stop for stop in ["a", text[start : start + data.draw(st.integers(1, 6))]] if stop]
+    options = {
+        "include_stop": data.draw(st.booleans()),
+        "min_tokens": data.draw(st.integers(0, 12)),
+        "skip_special_tokens": data.draw(st.booleans()),
+    }
+    single = outcome(*deliver(tokenizer, stops, [[token_id] for token_id in ids], **options))
+    lengths = data.draw(st.lists(st.integers(0, 7), max_size=8))
+    assert outcome(*deliver(tokenizer, stops, cut(ids, lengths), **options)) == single
+    assert single[1] == ids[: len(single[1])]
+    if single[2]:
+        assert len(single[1]) > options["min_tokens"]
+        assert any(single[0].endswith(stop) for stop in stops) or not options["include_stop"]
+
+
+def test_a_stop_string_counts_only_if_a_token_after_min_tokens_completes_it():
+    tokenizer = zoo.byte_fallback()
+    a, b, c = (tokenizer.token_to_id(token) for token in "abc")
+    rounds = [[a, b], [c, a, b, c]]
+    assert outcome(*deliver(tokenizer, ["ab"], rounds)) == ("", [a, b], True)
+    assert outcome(*deliver(tokenizer, ["ab"], rounds, min_tokens=1)) == ("", [a, b], True)
+    assert outcome(*deliver(tokenizer, ["ab"], rounds, min_tokens=2)) == ("abc", [a, b, c, a, b], True)
+    assert outcome(*deliver(tokenizer, ["ab"], rounds, min_tokens=4)) == ("abc", [a, b, c, a, b], True)
+    assert outcome(*deliver(tokenizer, ["ab"], rounds, min_tokens=5)) == ("abcabc", [a, b, c, a, b, c], False)
+
+
+def test_an_included_stop_string_ends_the_text():
+    tokenizer = zoo.byte_fallback()
+    a, b, end = (tokenizer.token_to_id(token) for token in ("a", "b", "END"))
+    _, deltas = deliver(tokenizer, ["bEN"], [[a], [b, end, a, a]], include_stop=True)
+    assert "".join(delta.text for delta in deltas) == "abEN"
+    assert [token_id for delta in deltas for token_id in delta.token_ids] == [a, b, end]
+
+
+def test_a_stop_token_is_included_as_text_alone():
+    tokenizer = zoo.byte_fallback()
+    a, b, end = (tokenizer.token_to_id(token) for token in ("a", "b", "</s>"))
+    assert outcome(*deliver(tokenizer, [], [[a]], ended_by=b)) == ("a", [a], False)
+    assert outcome(*deliver(tokenizer, [], [[a]], ended_by=b, include_stop=True)) == ("ab", [a], False)
+    # A special token is no text, unless special tokens are wanted.
+    assert outcome(*deliver(tokenizer, [], [[a]], ended_by=end, include_stop=True)) == ("a", [a], False)
+    seen = deliver(tokenizer, [], [[a]], ended_by=end, include_stop=True, skip_special_tokens=False)
+    assert outcome(*seen) == ("a</s>", [a], False)

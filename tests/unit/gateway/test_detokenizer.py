@@ -9,23 +9,24 @@ from outrider.gateway.detokenizer import DetokenizerFactory, TextPiece
 from tests.unit.gateway import tokenizers_zoo as zoo
 
 
-def pieces_of(tokenizer: Tokenizer, ids: list[int]) -> list[TextPiece]:
-    detokenizer = DetokenizerFactory(tokenizer).create()
+def pieces_of(tokenizer: Tokenizer, ids: list[int], *, skip: bool = True) -> list[TextPiece]:
+    detokenizer = DetokenizerFactory(tokenizer).create(skip_special_tokens=skip)
     pieces = [piece for token_id in ids for piece in detokenizer.push(token_id)]
     return pieces + detokenizer.flush()
 
 
-def text_of(tokenizer: Tokenizer, ids: list[int]) -> str:
-    return "".join(piece.text for piece in pieces_of(tokenizer, ids))
+def text_of(tokenizer: Tokenizer, ids: list[int], *, skip: bool = True) -> str:
+    return "".join(piece.text for piece in pieces_of(tokenizer, ids, skip=skip))
 
 
+@pytest.mark.parametrize("skip", [True, False])
 @pytest.mark.parametrize("make", zoo.ALL)
 @given(data=st.data())
-def test_pieces_make_the_whole_text(make, data):
+def test_pieces_make_the_whole_text(make, skip, data):
     tokenizer = make()
     highest = tokenizer.get_vocab_size() + 2  # two ids that do not exist: a padded output head
     ids = data.draw(st.lists(st.integers(0, highest), max_size=30))
-    assert text_of(tokenizer, ids) == tokenizer.decode(ids, skip_special_tokens=True)
+    assert text_of(tokenizer, ids, skip=skip) == tokenizer.decode(ids, skip_special_tokens=skip)
 
 
 @pytest.mark.parametrize("make", [zoo.byte_level, zoo.byte_fallback])
@@ -75,3 +76,36 @@ def test_half_a_character_waits_and_is_replaced_at_the_end():
     pushed = [detokenizer.push(token_id) for token_id in ids[:-1]]
     assert not any(pushed)
     assert detokenizer.flush() == [TextPiece("\ufffd", len(ids) - 1)]
+
+
+@given(data=st.data())
+def test_bytes_of_tokens_put_together_are_the_bytes_of_the_text(data):
+    tokenizer = zoo.byte_level()
+    vocabulary = DetokenizerFactory(tokenizer)
+    ids = data.draw(st.lists(st.integers(0, tokenizer.get_vocab_size() + 2), max_size=30))
+    together = b"".join(vocabulary.bytes_of(token_id) for token_id in ids)
+    assert together.decode(errors="replace") == tokenizer.decode(ids, skip_special_tokens=False)
+
+
+@given(text=st.text(max_size=30))
+def test_bytes_of_tokens_with_byte_fallback_differ_by_the_space_at_the_start(text):
+    tokenizer = zoo.byte_fallback()
+    ids = [i for i in tokenizer.encode(text, add_special_tokens=False).ids if i != 0]  # not <unk>
+    together = b"".join(DetokenizerFactory(tokenizer).bytes_of(token_id) for token_id in ids)
+    assert together.decode() in (tokenizer.decode(ids), " " + tokenizer.decode(ids))
+
+
+@pytest.mark.parametrize("make", zoo.ALL)
+def test_bytes_of_special_and_of_unknown_tokens(make):
+    tokenizer = make()
+    vocabulary = DetokenizerFactory(tokenizer)
+    end = tokenizer.token_to_id("</s>")
+    assert vocabulary.is_special(end) and not vocabulary.is_special(0)
+    assert vocabulary.bytes_of(end).strip() == b"</s>"
+    assert vocabulary.bytes_of(tokenizer.get_vocab_size() + 1) == b""
+
+
+def test_a_part_of_a_character_has_its_own_bytes():
+    tokenizer = zoo.byte_fallback()
+    parts = [tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in "€".encode()]
+    assert b"".join(DetokenizerFactory(tokenizer).bytes_of(part) for part in parts) == "€".encode()

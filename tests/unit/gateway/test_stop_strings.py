@@ -17,12 +17,12 @@ def run(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
     return text + matcher.flush(), matcher.hit
 
 
-def reference(stops: list[str], text: str) -> tuple[str, bool]:
-    """By definition: the first end of any stop string, the longest there."""
-    for end in range(1, len(text) + 1):
+def reference(stops: list[str], text: str, *, after: int = 0, include: bool = False) -> tuple[str, bool]:
+    """By definition: the first end of any stop string past `after` characters, the longest there."""
+    for end in range(after + 1, len(text) + 1):
         lengths = [len(stop) for stop in stops if text[:end].endswith(stop)]
         if lengths:
-            return text[: end - max(lengths)], True
+            return text[: end - (0 if include else max(lengths))], True
     return text, False
 
 
@@ -31,6 +31,17 @@ def test_any_cut_gives_the_defined_outcome(stops, text, cuts):
     marks = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
     pieces = [text[start:end] for start, end in itertools.pairwise(marks)]
     assert run(stops, pieces) == reference(stops, text)
+
+
+@given(stops=STOPS, text=LETTERS, after=st.integers(0, 30), include=st.booleans(), data=st.data())
+def test_included_or_not_it_counts_if_it_is_complete_late_enough(stops, text, after, include, data):
+    cuts = data.draw(st.lists(st.integers(0, 40)))
+    marks = sorted({0, len(text), min(after, len(text)), *(min(cut, len(text)) for cut in cuts)})
+    matcher = StopMatcher(stops, include=include)
+    given = "".join(
+        matcher.push(text[start:end], counts=start >= after) for start, end in itertools.pairwise(marks)
+    )
+    assert (given + matcher.flush(), matcher.hit) == reference(stops, text, after=after, include=include)
 
 
 @given(stops=STOPS.filter(bool), text=LETTERS)
