@@ -41,6 +41,9 @@ class GenerationServicer(GenerationService):
         except OutriderError as error:
             outcome = describe(error).label
             await abort(context, error)
+        except Exception:
+            outcome = "internal"
+            raise
         finally:
             self._observer.metrics.request(_ROUTE, outcome)
 

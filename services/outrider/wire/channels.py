@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from outrider.core.errors import ConfigError
+from outrider.wire.guard import Guard
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """A prompt of a million tokens with its features of one layer in flight fits; nothing endless does."""
@@ -79,7 +80,7 @@ def make_server(
     ]
     return aio.server(
         options=options,
-        interceptors=interceptors,
+        interceptors=(Guard(), *interceptors),
         maximum_concurrent_rpcs=limits.max_concurrent_calls,
     )
 
