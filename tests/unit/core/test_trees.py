@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.core.errors import ProtocolError
-from outrider.core.trees import TokenTree
+from outrider.core.trees import SparseProbs, TokenTree
 from tests.unit.core.strategies import all_trees, trees
 
 #  -1 -> 0:a=1 -> 2:c=3 -> 4:e=5
@@ -126,3 +126,10 @@ def test_a_huge_tree_is_refused_before_it_is_looked_at() -> None:
     count = 1_000_000
     with pytest.raises(ProtocolError, match="at most 8"):
         TokenTree((0,) * count, (5,) * count).validate(vocab_size=10, max_nodes=8)
+
+
+def test_parts_of_a_tree_keep_what_each_node_was_drawn_from() -> None:
+    laws = tuple(SparseProbs((token_id, 9), (0.5, 0.5)) for token_id in (1, 2, 3, 4))
+    tree = TokenTree((1, 2, 3, 4), (-1, 0, -1, 2), laws)
+    assert tree.truncated(2).draft_probs == laws[:2]
+    assert tree.pruned(1) == TokenTree((1, 3), (-1, -1), (laws[0], laws[2]))
