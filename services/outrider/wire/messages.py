@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from outrider.core.errors import InvalidRequestError
 from outrider.core.models import PROTOCOL_VERSION, ModelInfo
@@ -205,7 +206,21 @@ class ChatTurn:
     content: str
 
 
-PromptInput = str | tuple[int, ...] | tuple[ChatTurn, ...]
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """A conversation with all that a chat template may be told, as JSON values. The gRPC API has none."""
+
+    messages: tuple[Mapping[str, Any], ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+    documents: tuple[Mapping[str, Any], ...] = ()
+    template: str | None = None  # instead of the model's
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    reads_calls: bool = False  # the answer may call `tools`
+
+
+PromptInput = str | tuple[int, ...] | tuple[ChatTurn, ...] | Conversation
 """Plain text, token ids, or a conversation (never empty, so the kinds of tuple can be told apart)."""
 
 

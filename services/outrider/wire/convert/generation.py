@@ -35,6 +35,7 @@ from outrider.wire.convert.sampling import (
 )
 from outrider.wire.messages import (
     ChatTurn,
+    Conversation,
     GenerationDelta,
     GenerationEvent,
     GenerationFinished,
@@ -59,6 +60,8 @@ def generation_request_to_proto(request: GenerationRequest) -> pb.GenerateReques
         bad_words=request.bad_words,
         skip_special_tokens=request.skip_special_tokens,
     )
+    if isinstance(request.input, Conversation):
+        raise fields.fail("input", "is a conversation with tools or a template, which the gRPC API has not")
     if isinstance(request.input, str):
         message.prompt = request.input
         return message
