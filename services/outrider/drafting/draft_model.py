@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import torch
 
+from outrider.core.logit_table import Columns
 from outrider.core.models import ModelInfo
 from outrider.core.trees import TokenTree
 from outrider.drafting.drawing import draw_next
+from outrider.drafting.edits import edit_drafts
 from outrider.drafting.method import StepReport
 from outrider.drafting.session import DraftSession
 from outrider.engine.api import EngineApi, SequenceHandle, StepItem
@@ -36,6 +38,7 @@ class DraftModel:
         self._engine = engine
         self._prefill_chunk = prefill_chunk
         self._vocabulary = vocabulary
+        self._columns = None if vocabulary is None else Columns.from_ids(vocabulary)
         self._sequences: dict[DraftSession, SequenceHandle] = {}
 
     @property
@@ -118,6 +121,7 @@ class DraftModel:
         for _, sequence, count in planned:
             self._engine.commit(sequence, range(count))
         if drawing:
+            edit_drafts(output.logits, drawing, self._columns)
             draw_next(output.logits, drawing, self._vocabulary)
         return forward_ns
 

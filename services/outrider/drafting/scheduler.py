@@ -154,6 +154,7 @@ class DraftScheduler:
             list(command.token_ids),
             acceptance=command.acceptance,
             since=len(command.token_ids),
+            prompt_len=command.prompt_len,
         )
         if not self._fits_context(session):
             return

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from outrider.core.history import TokenHistory
 from outrider.core.params import Acceptance, SamplingParams
 from outrider.core.trees import SparseProbs
 
@@ -54,6 +55,8 @@ class DraftSession:
     laws: list[SparseProbs] = field(default_factory=list, repr=False)  # of `ahead`, if its tokens are drawn
     since: int = 0  # tokens that were committed when the chain in `ahead` began
     sent: int = 0  # tokens of `ahead` that were proposed
+    prompt_len: int = 0  # of `tokens`
+    history: TokenHistory | None = None  # of `tokens`, for edits; made when first needed
 
     def __len__(self) -> int:
         """Tokens committed and drafted."""
