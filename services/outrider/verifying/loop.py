@@ -109,6 +109,7 @@ class RoundLoop:
         self._admitted += 1
         session = Session.admitted(item.record, self._admitted, drafting)
         session.spans = item.spans
+        session.grammar = item.grammar
         session.admitted_at = monotonic()
         self._roster.add(session)
         if session.remaining < 1:  # a session taken over that had only its end left to write

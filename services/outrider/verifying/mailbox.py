@@ -8,6 +8,7 @@ from outrider.core.errors import OutriderError
 from outrider.core.models import DrafterInfo
 from outrider.core.rounds import Proposal
 from outrider.core.sessions import Commit, FinishReason, SessionRecord
+from outrider.structured import GrammarMatcher
 from outrider.verifying.spans import RoundSpans
 from outrider.wire.messages import DraftCommand, PromptLogprobs, SessionFinished, SessionTokens, Stale
 
@@ -20,6 +21,7 @@ class Admit:
     drafter: str = ""  # name of the link to draft through; empty: speculation is off
     draft_limit: int = 0  # most draft tokens a round
     spans: RoundSpans | None = None
+    grammar: GrammarMatcher | None = None  # at the beginning of the output; the engine thread's from now on
 
 
 @dataclass(frozen=True, slots=True)

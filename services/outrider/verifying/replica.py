@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from outrider import catalogue
 from outrider.config.schema import OutriderConfig, VerifierConfig
 from outrider.core.errors import InternalError, OutriderError, UnavailableError
 from outrider.core.models import ModelInfo
@@ -15,6 +16,7 @@ from outrider.discovery import Instance, Registry, Role, StaticRegistry
 from outrider.engine.api import EngineApi
 from outrider.sessions.store import SessionStore
 from outrider.sessions.writer import CommitWriter
+from outrider.structured import GrammarCompiler, GrammarVocabulary
 from outrider.telemetry.metrics import VerifierMetrics
 from outrider.telemetry.tracing import Tracing
 from outrider.verifying.admission import Admission
@@ -57,9 +59,11 @@ class Replica:
             store,
             max_pending=config.store.max_pending,
             on_fenced=lambda session_id, error: self.rounds.post(End(session_id, error=error)),
+            on_stored=self.streams.stored,
             snapshot=self.streams.snapshot,
             observer=metrics.store,
         )
+        self.compiler = GrammarCompiler(lambda: _vocabulary(config, engine))
         meter = Meter(metrics)
         hub = Hub(self.links, self.streams, self.writer)
         desk = _desk(own, tuple(config.drafters), engine.info, meter)
@@ -67,6 +71,7 @@ class Replica:
         self.servicer = VerifierServicer(
             info=_info(config, engine, instance_id or uuid.uuid4().hex),
             admission=_admission(config, engine),
+            compiler=self.compiler,
             config=own,
             store=store,
             writer=self.writer,
@@ -115,6 +120,7 @@ class Replica:
         try:
             yield work
         finally:
+            self.compiler.close()
             self.rounds.post(Shutdown())
             await asyncio.wait([work])
 
@@ -169,6 +175,14 @@ def _desk(own: VerifierConfig, drafters: tuple[str, ...], target: ModelInfo, met
         max_nodes=own.max_draft_tokens,
         dropped=meter.dropped,
         resting=meter.resting,
+    )
+
+
+def _vocabulary(config: OutriderConfig, engine: EngineApi) -> GrammarVocabulary:
+    return GrammarVocabulary.load(
+        catalogue.resolve(config.model),
+        vocab_size=engine.info.vocab_size,
+        eos_token_ids=engine.eos_token_ids,
     )
 
 

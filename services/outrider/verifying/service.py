@@ -25,9 +25,11 @@ from outrider.core.models import check_protocol
 from outrider.core.sessions import FinishReason, SessionRecord, SpeculationStats, Usage
 from outrider.sessions.store import SessionStore
 from outrider.sessions.writer import CommitWriter
+from outrider.structured import GrammarCompiler, GrammarMatcher
 from outrider.telemetry import names
 from outrider.telemetry.tracing import Tracing, context_from
 from outrider.verifying.admission import Admission
+from outrider.verifying.compiling import grammar_matcher
 from outrider.verifying.mailbox import Admit, End, Inward
 from outrider.verifying.spans import RoundSpans
 from outrider.verifying.streams import Attachment, StreamTable, replay
@@ -51,6 +53,7 @@ class VerifierServicer(VerifierService):
         *,
         info: VerifierInfo,
         admission: Admission,
+        compiler: GrammarCompiler,
         config: VerifierConfig,
         store: SessionStore,
         writer: CommitWriter,
@@ -63,6 +66,7 @@ class VerifierServicer(VerifierService):
         """Args:
         info: what GetInfo answers.
         admission: the bounds of requests.
+        compiler: of their grammars.
         config: the bounds of sessions that run and wait.
         store: for new sessions and for those to take over.
         writer: takes new sessions while the store is away ...
@@ -74,6 +78,7 @@ class VerifierServicer(VerifierService):
         """
         self._info = info
         self._admission = admission
+        self._compiler = compiler
         self._config = config
         self._store = store
         self._refuse_when_away = refuse_when_away
@@ -150,8 +155,9 @@ class VerifierServicer(VerifierService):
         span.set_attribute(names.ATTR_SESSION, wanted.session_id)
         record = self._admission.record(wanted)
         with self._arriving(record.session_id):
+            grammar = await grammar_matcher(self._compiler, record)
             await self._create(record)
-        return self._run(record, 0, span)
+        return self._run(record, 0, span, grammar)
 
     @contextmanager
     def _arriving(self, session_id: str) -> Iterator[None]:
@@ -188,19 +194,22 @@ class VerifierServicer(VerifierService):
             if record.finish_reason is not None:
                 return _over(record, record.finish_reason, from_token)
             self._admission.check_fits(record)
+            grammar = await grammar_matcher(self._compiler, record)
             record = await self._store.claim(session_id)
             if record.finish_reason is not None:  # its owner ended it between load and claim
                 return _over(record, record.finish_reason, from_token)
-        return self._run(record, from_token, span)
+        return self._run(record, from_token, span, grammar)
 
-    def _run(self, record: SessionRecord, from_token: int, span: trace.Span) -> Attachment:
+    def _run(
+        self, record: SessionRecord, from_token: int, span: trace.Span, grammar: GrammarMatcher | None
+    ) -> Attachment:
         """Stream and engine thread learn of the session at once: nothing can come in between."""
         if self._draining:
             raise UnavailableError("the verifier is stopping")
         attachment = self._streams.add(record, from_token=from_token)
         drafter, limit = self._admission.drafter(record.speculation)
         spans = RoundSpans(self._tracing.tracer, span) if self._tracing.enabled else None
-        self._post(Admit(record, drafter, limit, spans))
+        self._post(Admit(record, drafter, limit, spans, grammar))
         return attachment
 
     async def _send(

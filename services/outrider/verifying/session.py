@@ -9,6 +9,7 @@ from outrider.core.history import TokenHistory
 from outrider.core.rounds import Proposal
 from outrider.core.sessions import SessionRecord, SpeculationStats, Usage
 from outrider.engine.api import SequenceHandle
+from outrider.structured import GrammarMatcher
 from outrider.verifying.spans import RoundSpans
 
 
@@ -59,6 +60,7 @@ class Session:
     drafted_marks: bytearray = field(default_factory=bytearray)  # per generated token: 1 if accepted
     prompt_told: int = 0  # positions of the prompt whose log-probabilities need not be told any more
     history: TokenHistory | None = None  # for edits; made when first needed
+    grammar: GrammarMatcher | None = None  # what the output must look like; None: anything
     cached_prompt_tokens: int = 0
     spans: RoundSpans | None = None  # None: tracing is off
     admitted_at: float = 0.0  # monotonic seconds

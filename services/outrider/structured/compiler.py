@@ -1,0 +1,130 @@
+"""Compiles grammars, in threads of its own, and keeps the last ones."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits
+
+from outrider.core.errors import OverloadedError
+from outrider.core.params import Grammar
+from outrider.structured.dialects import library_grammar, wrong
+from outrider.structured.matcher import GrammarMatcher, brief
+from outrider.structured.vocabulary import GrammarVocabulary
+
+_KEPT = 128
+"""Compiled grammars that are kept."""
+_MOST_WAITING = 64
+_THREADS = 2
+_STACK_BYTES = 256 * 2**20
+"""The library recurses along rules that stand in one another, some KiB a level. Unused, it costs nothing."""
+
+
+def _limits() -> LLParserLimits:
+    """A mask takes the library's time in the engine thread: what would take long, or much memory, fails."""
+    return LLParserLimits(step_max_items=10_000, max_lexer_states=50_000, verbose_errors=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledGrammar:
+    """A grammar for one vocabulary. Immutable, for any thread."""
+
+    start: LLMatcher
+    vocabulary: GrammarVocabulary
+
+    def matcher(self, stop_token_ids: Collection[int]) -> GrammarMatcher:
+        """A matcher at the beginning of an output.
+
+        Args:
+            stop_token_ids: the request's.
+
+        Raises:
+            InvalidRequestError: no token could end the output.
+        """
+        return GrammarMatcher(self.start, self.vocabulary, self.vocabulary.end_token_ids(stop_token_ids))
+
+
+class GrammarCompiler:
+    """Grammars by their text. For any thread."""
+
+    def __init__(self, load: Callable[[], GrammarVocabulary]) -> None:
+        """`load` is called once, when the first grammar comes, in a thread of the compiler."""
+        self._load = load
+        self._vocabulary: GrammarVocabulary | None = None
+        self._loading = threading.Lock()
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Grammar, Future[CompiledGrammar]] = OrderedDict()
+        self._waiting = 0
+        self._executor: ThreadPoolExecutor | None = None
+
+    def submit(self, grammar: Grammar) -> Future[CompiledGrammar]:
+        """Compile a grammar, or find it among the last ones. Never blocks for long.
+
+        The future raises InvalidRequestError: what is wrong, or which keyword is not supported.
+
+        Raises:
+            OverloadedError: too many grammars are waiting to be compiled.
+        """
+        with self._lock:
+            found = self._kept.get(grammar)
+            if found is not None:
+                self._kept.move_to_end(grammar)
+                return found
+            if self._waiting >= _MOST_WAITING:
+                raise OverloadedError(f"{self._waiting} grammars are waiting to be compiled")
+            self._waiting += 1
+            if self._executor is None:
+                self._executor = _threads()
+            future = self._executor.submit(self._compile, grammar)
+            self._kept[grammar] = future
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        future.add_done_callback(lambda done: self._done(grammar, done))
+        return future
+
+    def close(self) -> None:
+        """End the threads; what waits is cancelled."""
+        with self._lock:
+            if self._executor is not None:
+                self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _done(self, grammar: Grammar, future: Future[CompiledGrammar]) -> None:
+        with self._lock:
+            self._waiting -= 1
+            failed = future.cancelled() or future.exception() is not None
+            if failed and self._kept.get(grammar) is future:
+                del self._kept[grammar]
+
+    def _compile(self, grammar: Grammar) -> CompiledGrammar:
+        with self._loading:
+            if self._vocabulary is None:
+                self._vocabulary = self._load()
+        vocabulary = self._vocabulary
+        start = LLMatcher(vocabulary.tokenizer, library_grammar(grammar), log_level=0, limits=_limits())
+        if start.is_error():
+            raise wrong(f"is not supported: {brief(start.get_error())}")
+        # The first mask is the dearest one, and it shows whether anything fits at all.
+        mask = np.zeros(-(-vocabulary.tokenizer.vocab_size // 32), dtype=np.int32)
+        start.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
+        if start.is_error():
+            raise wrong(f"allows no output, or is too complex: {brief(start.get_error())}")
+        return CompiledGrammar(start, vocabulary)
+
+
+def _threads() -> ThreadPoolExecutor:
+    """Threads with room to recurse, started at once: the size holds for those that start while it is set."""
+    executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="grammars")
+    started = threading.Barrier(_THREADS + 1)
+    usual = threading.stack_size(_STACK_BYTES)
+    try:
+        for _ in range(_THREADS):
+            executor.submit(started.wait)
+    finally:
+        threading.stack_size(usual)
+    started.wait()
+    return executor

@@ -1,0 +1,132 @@
+"""Follows one output through a grammar: forwards, backwards, and what may come next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from llguidance import LLMatcher
+from numpy.typing import NDArray
+
+from outrider.core.errors import InvalidRequestError
+from outrider.structured.vocabulary import GrammarVocabulary
+
+_MOST_CHARS = 300
+"""Of a message of the library, which may repeat the grammar."""
+
+
+class GrammarMatcher:
+    """A place in a grammar. Not thread-safe.
+
+    End tokens are allowed exactly where the output may end; after the first one, only they are. They are
+    kept from the library, which knows one rule for them and another for tokens of a grammar.
+    """
+
+    def __init__(self, start: LLMatcher, vocabulary: GrammarVocabulary, end_token_ids: Sequence[int]) -> None:
+        """Args:
+        start: the beginning of a grammar. Only copied, so many matchers share it.
+        vocabulary: that it was compiled for.
+        end_token_ids: what may end an output, as `GrammarVocabulary.end_token_ids` gives them.
+        """
+        self._start = start
+        self._matcher = start.deep_copy()
+        self._vocab_size = vocabulary.tokenizer.vocab_size
+        self._words = vocabulary.words
+        self._ends = frozenset(end_token_ids)
+        self._end_bits = _bits(end_token_ids, vocabulary.words)
+        self._row = np.zeros(-(-self._vocab_size // 32), dtype=np.int32)
+        self._tokens: list[int] = []  # accepted, end tokens left out
+        self._ended = 0  # end tokens accepted after these
+
+    def __len__(self) -> int:
+        """Tokens accepted so far."""
+        return len(self._tokens) + self._ended
+
+    @property
+    def words(self) -> int:
+        """32-bit words of a mask."""
+        return self._words
+
+    @property
+    def is_terminated(self) -> bool:
+        """Whether only end tokens may follow."""
+        return self._ended > 0 or bool(self._matcher.is_stopped())
+
+    def fill_mask(self, mask: NDArray[np.int32]) -> None:
+        """Write what may come next.
+
+        Args:
+            mask: int32 [words]; bit x % 32 of word x // 32 becomes 1 if token x may.
+
+        Raises:
+            InvalidRequestError: the grammar has become too complex, or leads nowhere. The place is kept.
+        """
+        if self._ended:
+            mask[:] = self._end_bits
+            return
+        row = self._row
+        self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        if self._matcher.is_error():
+            raise self._lost("it is too complex, or nothing fits it")
+        np.bitwise_and(row[: self._words], ~self._end_bits, out=mask)
+        if self._matcher.is_accepting():
+            mask |= self._end_bits
+        elif not mask.any():
+            raise self._lost("no token fits what it asks for")
+
+    def accept(self, token_id: int) -> bool:
+        """Go on by a token; False: it is not allowed here, and the place is kept.
+
+        Raises:
+            InvalidRequestError: the grammar has become too complex. The place is kept.
+        """
+        if token_id in self._ends:
+            if not self._ended and not self._matcher.is_accepting():
+                return False
+            self._ended += 1
+            return True
+        # The library takes an id past its vocabulary for a defect.
+        if self._ended or not 0 <= token_id < self._vocab_size:
+            return False
+        if self._matcher.try_consume_tokens([token_id]):
+            self._tokens.append(token_id)
+            return True
+        if self._matcher.is_error():
+            raise self._lost("it is too complex")
+        return False
+
+    def rollback(self, count: int) -> None:
+        """Take the last `count` tokens back."""
+        ends = min(count, self._ended)
+        self._ended -= ends
+        count -= ends
+        if count:
+            del self._tokens[-count:]
+            if not self._matcher.rollback(count):
+                self._go_back()
+
+    def _lost(self, why: str) -> InvalidRequestError:
+        """The library's matcher has failed, for good: take another one to the same place."""
+        detail = brief(self._matcher.get_error())
+        self._go_back()
+        message = f"grammar cannot be followed past token {len(self)} of the output: {why}"
+        return InvalidRequestError(f"{message} ({detail})" if detail else message, field="grammar")
+
+    def _go_back(self) -> None:
+        self._matcher = self._start.deep_copy()
+        self._matcher.try_consume_tokens(self._tokens)
+
+
+def brief(message: str) -> str:
+    """What a client is told of the library's message: its first line, and the error of a regular expression."""
+    lines = message.strip().splitlines() or [""]
+    error = next((line for line in lines[1:] if line.startswith("error: ")), "")
+    text = f"{lines[0]} {error}".strip()
+    return text if len(text) <= _MOST_CHARS else text[:_MOST_CHARS] + "..."
+
+
+def _bits(token_ids: Sequence[int], words: int) -> NDArray[np.int32]:
+    bits = np.zeros(words, dtype=np.uint32)
+    for token_id in token_ids:
+        bits[token_id // 32] |= np.uint32(1 << token_id % 32)
+    return bits.view(np.int32)
