@@ -1,33 +1,12 @@
 """The gateway over a real verifier with a tiny random model."""
 
-import asyncio
-from contextlib import asynccontextmanager
-
-import httpx
 import pytest
 
-from outrider.config.schema import OutriderConfig
-from outrider.gateway.server import serve as serve_gateway
-from outrider.verifying.server import serve as serve_verifier
+from tests.integration.gateway.real_stack import real_stack
 from tests.integration.gateway.test_chat import events_of
 from tests.tiny_models import make_tiny
 
 ASKED = {"model": "tiny", "prompt": "The quick brown fox", "max_tokens": 24, "temperature": 0}
-
-
-@asynccontextmanager
-async def serving(serve, config):
-    """Run one service in this loop; gives its addresses."""
-    stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(serve(config, ready=ready.set_result, stop=stop))
-    try:
-        await asyncio.wait((task, ready), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            await task
-        yield ready.result()
-    finally:
-        stop.set()
-        await asyncio.wait((task,))
 
 
 @pytest.fixture(scope="module")
@@ -37,16 +16,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 async def client(folder):
-    verifier = {"port": 0, "dtype": "float32", "threads": 1, "pool_tokens": 4096}
-    config = OutriderConfig(model=str(folder), served_name="tiny", verifier=verifier)
-    async with serving(serve_verifier, config) as address:
-        gateway = {"http_port": 0, "grpc_port": 0, "verifiers": (address["grpc"],)}
-        over = OutriderConfig(model=str(folder), served_name="tiny", gateway=gateway)
-        async with (
-            serving(serve_gateway, over) as addresses,
-            httpx.AsyncClient(base_url=addresses["http"], timeout=60) as client,
-        ):
-            yield client
+    async with real_stack(folder) as client:
+        yield client
 
 
 async def complete(client, **fields):

@@ -58,7 +58,7 @@ class LogprobWriter:
     ) -> r.CompletionLogprobs:
         """`choice.logprobs` of the completions API; an entry may be missing (the prompt's first token)."""
         return {
-            "tokens": [self._spell(token_id) for token_id in token_ids],
+            "tokens": [self._name(token_id) for token_id in token_ids],
             "token_logprobs": [None if entry is None else finite(entry.logprob) for entry in entries],
             "top_logprobs": [None if entry is None else self._alternatives(entry, top) for entry in entries],
             "text_offset": [offsets.push(self._visible_bytes(token_id)) for token_id in token_ids],
@@ -87,7 +87,7 @@ class LogprobWriter:
         pairs = [*entry.top[:top], (entry.token_id, entry.logprob)]
         told: dict[str, float] = {}
         for token_id, logprob in pairs:
-            told.setdefault(self._spell(token_id), finite(logprob))
+            told.setdefault(self._name(token_id), finite(logprob))
         return told
 
     def _chat_token(self, token_id: int, logprob: float) -> r.TopLogprob:
@@ -99,6 +99,16 @@ class LogprobWriter:
 
     def _spell(self, token_id: int) -> str:
         return f"token_id:{token_id}" if self._as_ids else self._vocabulary.token_text(token_id)
+
+    def _name(self, token_id: int) -> str:
+        """A spelling that can be a key: parts of characters as OpenAI's "bytes:\\xe2", not all as U+FFFD."""
+        raw = self._vocabulary.token_bytes(token_id)
+        if self._as_ids or not raw:
+            return f"token_id:{token_id}"
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
 
     def _visible_bytes(self, token_id: int) -> bytes:
         if self._skip_special_tokens and self._vocabulary.is_special(token_id):

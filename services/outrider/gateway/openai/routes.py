@@ -41,6 +41,10 @@ COMPLETIONS = Endpoint(
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": r.ErrorBody} for status in (400, 404, 413, 415, 429, 500, 503, 504)
 }
+_STREAM: dict[str, Any] = {
+    "description": "with `stream`: server-sent events, each a JSON object, then `[DONE]`",
+    "content": {"text/event-stream": {"schema": {"type": "string"}}},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +75,12 @@ def _generation_routes(context: Context) -> APIRouter:
     def exchange(endpoint: Endpoint) -> Exchange:
         return Exchange(endpoint, context.generations, context.observer, context.budget)
 
-    @router.post(CHAT.route, responses={200: {"model": r.ChatCompletion}, **_ERRORS})
+    @router.post(CHAT.route, responses={200: {"model": r.ChatCompletion, **_STREAM}, **_ERRORS})
     async def chat_completions() -> Response:
         """Answer a conversation; with `stream`, as `chat.completion.chunk` events."""
         return exchange(CHAT)
 
-    @router.post(COMPLETIONS.route, responses={200: {"model": r.Completion}, **_ERRORS})
+    @router.post(COMPLETIONS.route, responses={200: {"model": r.Completion, **_STREAM}, **_ERRORS})
     async def completions() -> Response:
         """Continue prompts; with `stream`, as `text_completion` events."""
         return exchange(COMPLETIONS)
