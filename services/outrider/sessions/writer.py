@@ -1,7 +1,8 @@
 """Writes a verifier's commits to the store behind its back: in order, batched, bounded, retried.
 
-The stream to the client never waits for the store. Commits may trail it safely, since whoever
-takes a session over computes the same tokens again.
+The stream to the client does not wait for the store. Commits may trail it safely, since whoever takes a
+session over computes the same tokens again. Where that is not so (the rules "token" and "block"), the stream
+waits for `on_stored`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ PING_S = 2.0
 
 Fenced = Callable[[str, StaleEpochError], None]
 Snapshot = Callable[[str], SessionRecord | None]
+Stored = Callable[[str, int], None]
 
 
 class WriterObserver(Protocol):
@@ -64,6 +66,7 @@ class CommitWriter:
         max_pending: most writes that wait. When there are more, the oldest session's are given up.
         on_fenced: somebody else owns the session; its writes were dropped. The owner must stop it.
             Called again if it goes on.
+        on_stored: told, for each write, how many generated tokens of the session the store has now.
         snapshot: the whole current record of a session that still runs here, or None. With it a
             session that the store lost, or whose writes were given up, is written anew.
         observer: hooks for metrics.
@@ -75,12 +78,14 @@ class CommitWriter:
         *,
         max_pending: int,
         on_fenced: Fenced,
+        on_stored: Stored | None = None,
         snapshot: Snapshot | None = None,
         observer: WriterObserver | None = None,
     ) -> None:
         self._store = store
         self._pending = PendingWrites(max_pending)
         self._on_fenced = on_fenced
+        self._on_stored = on_stored
         self._snapshot = snapshot
         self._observer = observer
         self._failing = False
@@ -211,8 +216,10 @@ class CommitWriter:
             return
         began = time.monotonic()
         results = await self._store.append([commit for _, commit, _ in batch])
-        for (queue, _, count), result in zip(batch, results, strict=True):
+        for (queue, commit, count), result in zip(batch, results, strict=True):
             self._settle(queue, count, result)
+            if result is None:
+                self._stored(queue.session_id, commit.base_len + len(commit.token_ids))
         if self._observer:
             self._observer.written(sum(count for _, _, count in batch), time.monotonic() - began)
 
@@ -227,6 +234,8 @@ class CommitWriter:
         except ProtocolError as error:
             result = error
         self._settle(queue, 1, result)
+        if result is None:
+            self._stored(queue.session_id, len(write.record.tokens))
 
     async def _adopt(self, record: SessionRecord) -> Exception | None:
         """A session that exists already may be our own work, whose answer was lost."""
@@ -273,6 +282,10 @@ class CommitWriter:
         given_up = self._pending.lose(queue.session_id, mendable=mendable)
         if self._observer:
             self._observer.dropped(given_up)
+
+    def _stored(self, session_id: str, tokens: int) -> None:
+        if self._on_stored is not None:
+            self._on_stored(session_id, tokens)
 
     def _failed(self, error: OutriderError) -> None:
         self._failing = True

@@ -13,9 +13,11 @@ from outrider.core.errors import (
     SessionExistsError,
     SessionNotFoundError,
     StaleEpochError,
+    StoreUnavailableError,
 )
-from outrider.core.params import TokenLogprobs
+from outrider.core.params import Acceptance, TokenLogprobs
 from outrider.core.sessions import SessionRecord
+from outrider.verifying.gate import Gate
 from outrider.verifying.mailbox import StreamItem
 from outrider.wire.messages import (
     PromptLogprobs,
@@ -27,6 +29,8 @@ from outrider.wire.messages import (
 
 MAX_FINISHED = 1024
 """Finished sessions that are remembered, for a Cancel that comes late."""
+WITHHELD_S = 30.0
+"""How long tokens that must be stored first may wait for the store; then the client's stream ends."""
 
 
 class Attachment:
@@ -67,6 +71,9 @@ class _Live:
     attachment: Attachment
     prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the tokens generated here, if told
+    told: int = 0  # of the tokens, what clients may have seen: all, but for those behind the gate
+    gate: Gate | None = None
+    timer: asyncio.TimerHandle | None = None  # while something waits behind the gate
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -103,7 +110,9 @@ class StreamTable:
         if record.session_id in self._live:
             raise SessionExistsError(f"session {record.session_id} runs here already")
         attachment = Attachment(record, replay(record.tokens, from_token))
-        self._live[record.session_id] = _Live(record, list(record.tokens), attachment)
+        known = len(record.tokens)
+        gate = None if record.speculation.acceptance is Acceptance.COUPLED else Gate(known)
+        self._live[record.session_id] = _Live(record, list(record.tokens), attachment, told=known, gate=gate)
         self._finished.pop(record.session_id, None)
         self._empty.clear()
         return attachment
@@ -116,11 +125,15 @@ class StreamTable:
         Raises:
             SessionNotFoundError: it does not live here.
             InvalidRequestError: `from_token` is past its end.
+            StoreUnavailableError: it is about to end, because the store is away.
         """
         live = self._live.get(session_id)
         if live is None:
             raise SessionNotFoundError(f"session {session_id} does not run here")
-        missed = replay(live.tokens, from_token, live.logprobs)
+        if live.gate is not None and live.gate.closed:
+            raise _not_stored()
+        bare = len(live.tokens) - len(live.logprobs)
+        missed = replay(live.tokens[: live.told], from_token, live.logprobs[: max(0, live.told - bare)])
         attachment = Attachment(live.record, [*([] if from_token else live.prompt_logprobs), *missed])
         live.attachment.push(StaleEpochError("another client has attached to this session"))
         live.attachment = attachment
@@ -141,23 +154,59 @@ class StreamTable:
         return self._finished.get(session_id)
 
     def deliver(self, items: Iterable[tuple[str, StreamItem]]) -> None:
-        """What a step brought, to the clients."""
+        """What a step brought, to the clients; what has to be stored first, to the gate."""
         for session_id, item in items:
             live = self._live.get(session_id)
             if live is None:
                 continue
-            live.attachment.push(item)
-            match item:
-                case SessionTokens():
-                    live.tokens.extend(item.token_ids)
-                    live.logprobs.extend(item.logprobs)
-                case PromptLogprobs():
-                    live.prompt_logprobs.append(item)
-                case SessionFinished():
-                    self._remove(session_id)
-                    self._remember(session_id, Finished(live.record.epoch, item.usage.completion_tokens))
-                case OutriderError():
-                    self._remove(session_id)
+            if isinstance(item, SessionTokens):
+                live.tokens.extend(item.token_ids)
+                live.logprobs.extend(item.logprobs)
+            elif isinstance(item, PromptLogprobs):
+                live.prompt_logprobs.append(item)
+            if live.gate is None or _overtakes(item, live.told, live.gate):
+                self._tell(live, item)
+            else:
+                live.gate.put(item, len(live.tokens))
+                self._pass(live, live.gate)
+
+    def stored(self, session_id: str, tokens: int) -> None:
+        """The store has so many generated tokens of a session."""
+        live = self._live.get(session_id)
+        if live is not None and live.gate is not None:
+            live.gate.stored = max(live.gate.stored, tokens)
+            self._pass(live, live.gate)
+
+    def _pass(self, live: _Live, gate: Gate) -> None:
+        """Let through the gate what may; what is left has its time."""
+        progress = False
+        for item in gate.passing():
+            self._tell(live, item)
+            progress = True
+        if live.timer is not None and (progress or not gate):
+            live.timer.cancel()
+            live.timer = None
+        if gate and live.timer is None:
+            live.timer = asyncio.get_running_loop().call_later(WITHHELD_S, self._overdue, live, gate)
+
+    def _overdue(self, live: _Live, gate: Gate) -> None:
+        """End the client's stream; that ends the session."""
+        gate.drop()
+        gate.closed = True
+        live.attachment.push(_not_stored())
+
+    def _tell(self, live: _Live, item: StreamItem) -> None:
+        live.attachment.push(item)
+        match item:
+            case SessionTokens():
+                live.told += len(item.token_ids)
+            case SessionFinished():
+                self._remove(live)
+                self._remember(
+                    live.record.session_id, Finished(live.record.epoch, item.usage.completion_tokens)
+                )
+            case OutriderError():
+                self._remove(live)
 
     def fail_all(self, error: OutriderError) -> None:
         """End every stream with `error`."""
@@ -178,12 +227,27 @@ class StreamTable:
         while len(self._finished) > MAX_FINISHED:
             self._finished.popitem(last=False)
 
-    def _remove(self, session_id: str) -> None:
-        live = self._live.pop(session_id, None)
-        if live is not None:
-            live.ended.set()
+    def _remove(self, live: _Live) -> None:
+        del self._live[live.record.session_id]
+        live.ended.set()
+        if live.timer is not None:
+            live.timer.cancel()
         if not self._live:
             self._empty.set()
+
+
+def _overtakes(item: StreamItem, told: int, gate: Gate) -> bool:
+    """Whether an item ends the session without what waits: an error, or an end at what was told already."""
+    if isinstance(item, SessionFinished):
+        return gate.closed or item.usage.completion_tokens <= told
+    return isinstance(item, OutriderError)
+
+
+def _not_stored() -> StoreUnavailableError:
+    return StoreUnavailableError(
+        f"the session store is away, and tokens that have to be stored before they are sent have waited "
+        f"{WITHHELD_S:g} s for it"
+    )
 
 
 def replay(
