@@ -29,8 +29,8 @@ async def serving(serve, config):
 
 
 @asynccontextmanager
-async def real_stack(folder, *, drafters=None, verifier=None, gateway=None):
-    """An HTTP client of a stack; the model is called "tiny". `drafters`: name -> settings."""
+async def real_addresses(folder, *, drafters=None, verifier=None, gateway=None):
+    """Addresses of a stack's gateway; the model is called "tiny". `drafters`: name -> settings."""
     small = {"dtype": "float32", "threads": 1, "pool_tokens": 4096}
     told = {
         "model": str(folder),
@@ -47,7 +47,15 @@ async def real_stack(folder, *, drafters=None, verifier=None, gateway=None):
             await stack.enter_async_context(serving(partial(serve_drafter, name=name), config))
         address = await stack.enter_async_context(serving(serve_verifier, config))
         own = {"http_port": 0, "grpc_port": 0, "verifiers": (address["grpc"],)} | (gateway or {})
-        addresses = await stack.enter_async_context(
-            serving(serve_gateway, OutriderConfig(**told | {"gateway": own}))
-        )
-        yield await stack.enter_async_context(httpx.AsyncClient(base_url=addresses["http"], timeout=60))
+        over = OutriderConfig(**told | {"gateway": own})
+        yield await stack.enter_async_context(serving(serve_gateway, over))
+
+
+@asynccontextmanager
+async def real_stack(folder, **settings):
+    """An HTTP client of a stack; `settings` as `real_addresses` takes them."""
+    async with (
+        real_addresses(folder, **settings) as addresses,
+        httpx.AsyncClient(base_url=addresses["http"], timeout=60) as client,
+    ):
+        yield client
