@@ -41,7 +41,9 @@ class DraftSession:
     By the rules "token" and "block" tokens are drawn, by random numbers that a position and `since` name.
     No number may be used again once a token that it drew may have been judged: the verdict, which the
     commits depend on, depended on that number. So if part of a proposal was not committed, all that was
-    drafted goes, and `since` moves on; what was drafted past a proposal that was accepted was not judged.
+    drafted goes, and `since` moves on. What was drafted past a proposal that was accepted was not judged;
+    it stays if it fits, and is drawn again by the same numbers if not, so that it does not matter how far the
+    drafter had run ahead.
     """
 
     key: SessionKey
@@ -53,7 +55,7 @@ class DraftSession:
     request: DraftRequest | None = None
     acceptance: Acceptance = Acceptance.COUPLED
     laws: list[SparseProbs] = field(default_factory=list, repr=False)  # of `ahead`, if its tokens are drawn
-    since: int = 0  # tokens that were committed when the chain in `ahead` began
+    since: int = 0  # tokens that were committed when the numbers in use began
     sent: int = 0  # tokens of `ahead` that were proposed
     prompt_len: int = 0  # of `tokens`
     history: TokenHistory | None = None  # of `tokens`, for edits; made when first needed
@@ -83,14 +85,15 @@ class DraftSession:
                 break
             agreed += 1
         same = len(self.tokens) + agreed
-        judged = self.acceptance is not Acceptance.COUPLED and self.sent > agreed
-        if agreed == len(token_ids) and not judged:
+        spent = self.acceptance is not Acceptance.COUPLED and self.sent > agreed
+        if agreed == len(token_ids) and not spent:
             same = len(self)
             del self.ahead[:agreed]
             del self.laws[:agreed]
         else:
             self.ahead.clear()
             self.laws.clear()
+        if spent:
             self.since = len(self.tokens) + len(token_ids)
         self.sent = 0
         self.tokens.extend(token_ids)

@@ -139,6 +139,14 @@ def test_what_was_sent_and_not_committed_goes() -> None:
     assert (one.ahead, one.laws, one.since, one.sent) == ([], [], 2, 0)
 
 
+def test_how_far_it_ran_ahead_does_not_matter() -> None:
+    """The next token is drawn by the same number, whether or not the bonus token had been guessed."""
+    guessed, not_yet = session(TOKEN, [0, 1, 0], sent=2), session(TOKEN, [0, 1], sent=2)
+    for one in (guessed, not_yet):
+        one.commit([0, 1, 0])
+    assert (guessed.ahead, guessed.since, len(guessed)) == (not_yet.ahead, not_yet.since, len(not_yet))
+
+
 def test_coupled_tokens_stay_in_any_case() -> None:
     one = session(Acceptance.COUPLED, [0, 1, 0, 1], sent=2)
     one.commit([0])
