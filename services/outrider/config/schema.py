@@ -86,6 +86,12 @@ class GatewayConfig(_Section):
     )
     request_timeout_s: float = Field(600.0, gt=0)
     reflection: bool = Field(True, description="gRPC reflection")
+    tool_parser: Literal["auto", "hermes", "llama3_json", "mistral"] = Field(
+        "auto", description="format of the model's tool calls; auto: as its chat template tells"
+    )
+    trust_request_chat_template: bool = Field(
+        False, description="accept chat_template in requests: a template may use much time and memory"
+    )
 
 
 class StoreConfig(_Section):

@@ -110,8 +110,9 @@ class Generations:
         )
         started = GenerationStarted(stream.session_id, model.model_name, seed)
         observation.admitted(started, len(session.prompt))
+        skips = request.skip_special_tokens and not self.tokenizer.shows_special_tokens(request.input)
         delivery = Delivery(
-            self.tokenizer.detokenizer(skip_special_tokens=request.skip_special_tokens),
+            self.tokenizer.detokenizer(skip_special_tokens=skips),
             request.stop.stop,
             include_stop=request.stop.include_stop,
             min_tokens=request.sampling.edits.min_tokens,

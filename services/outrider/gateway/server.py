@@ -23,6 +23,7 @@ from outrider.gateway.observation import Observer
 from outrider.gateway.openai.budget import Budget
 from outrider.gateway.openai.routes import Context, make_app
 from outrider.gateway.tokenizer import TextTokenizer
+from outrider.gateway.tool_calls import ToolFormat
 from outrider.gateway.verifiers import VerifierPool
 from outrider.telemetry import tracing
 from outrider.telemetry.metrics import GatewayMetrics
@@ -51,7 +52,7 @@ async def serve(
         ConfigError: no tokenizer, or an address that cannot be bound.
         ModelMismatchError: a verifier whose tokenizer is another one.
     """
-    tokenizer = TextTokenizer.load(resolve(config.model))
+    tokenizer = _tokenizer(config)
     traces = tracing.setup(config.telemetry, "gateway")
     addresses = config.gateway.verifiers or (f"{config.verifier.host}:{config.verifier.port}",)
     verifiers = VerifierPool(addresses, _same_tokenizer(tokenizer))
@@ -92,6 +93,15 @@ async def _serve(
         finally:
             following.cancel()
             await asyncio.gather(http.stop(), grpc.stop(grace_s))
+
+
+def _tokenizer(config: OutriderConfig) -> TextTokenizer:
+    parser = config.gateway.tool_parser
+    return TextTokenizer.load(
+        resolve(config.model),
+        tool_format=None if parser == "auto" else ToolFormat(parser),
+        trust_templates=config.gateway.trust_request_chat_template,
+    )
 
 
 def _budget(config: GatewayConfig) -> Budget:

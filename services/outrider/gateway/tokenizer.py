@@ -93,8 +93,8 @@ class TextTokenizer:
             InvalidRequestError: there is no template, it refuses, or the model's calls could not be read.
         """
         conversation = chat if isinstance(chat, Conversation) else _conversation(chat)
-        template = self._template(conversation)
-        if conversation.reads_calls and self.tool_format(conversation) is None:
+        template = self._template(conversation.template)
+        if conversation.reads_calls and self.tool_format(conversation.template) is None:
             raise InvalidRequestError(
                 "this model's chat template tells no format of tool calls that is known here, so its calls "
                 'could not be read: set tool_choice to "required" or to a function, or gateway.tool_parser',
@@ -106,16 +106,20 @@ class TextTokenizer:
             text = template.render(conversation)
         return await self._encode(text, context_length, add_special_tokens=add_special_tokens)
 
-    def tool_format(self, chat: PromptInput) -> ToolFormat | None:
-        """How the model writes calls; None without tools, or if it is not known."""
-        if not isinstance(chat, Conversation) or not chat.tools:
-            return None
-        return self._tool_format or self._template(chat).tool_format
+    def tool_format(self, template: str | None = None) -> ToolFormat | None:
+        """How the model writes calls; None if that is not known. `template`: the request's own.
+
+        Raises:
+            InvalidRequestError: there is no template, or the request's is not accepted.
+        """
+        return self._tool_format or self._template(template).tool_format
 
     def shows_special_tokens(self, chat: PromptInput) -> bool:
         """Whether the answer's text needs its special tokens, since one of them marks a call."""
-        tool_format = self.tool_format(chat)
-        if tool_format is None or not isinstance(chat, Conversation) or not chat.reads_calls:
+        if not isinstance(chat, Conversation) or not chat.reads_calls:
+            return False
+        tool_format = self.tool_format(chat.template)
+        if tool_format is None:
             return False
         token_id = self._tokenizer.token_to_id(tool_format.marker)
         return token_id is not None and self.is_special(token_id)
@@ -140,8 +144,8 @@ class TextTokenizer:
         """The same as text: U+FFFD for what is no whole character."""
         return self.token_bytes(token_id).decode("utf-8", errors="replace")
 
-    def _template(self, conversation: Conversation) -> ChatTemplate:
-        if conversation.template is not None and not self._trust_templates:
+    def _template(self, own: str | None) -> ChatTemplate:
+        if own is not None and not self._trust_templates:
             raise InvalidRequestError(
                 "chat_template is not accepted: this gateway uses the model's own "
                 "(gateway.trust_request_chat_template)",
@@ -151,9 +155,7 @@ class TextTokenizer:
             raise InvalidRequestError(
                 "this model has no chat template: use completions with a prompt", field="messages"
             )
-        if conversation.template is None:
-            return self._chat_template
-        return self._chat_template.replaced(conversation.template)
+        return self._chat_template if own is None else self._chat_template.replaced(own)
 
     async def _encode(self, text: str, context_length: int, *, add_special_tokens: bool) -> tuple[int, ...]:
         most = (context_length - 1) * self._most_characters

@@ -94,9 +94,10 @@ async def test_values_out_of_bounds_name_their_field(client, stack, field, value
     [
         ("speculation", {"max_draft_tokens": -1}, "speculation.max_draft_tokens"),
         ("speculation", {"max_draft_token": 1}, "speculation.max_draft_token"),
-        ("messages", [{"role": "tool", "content": "x"}], "messages[0].role"),
+        ("messages", [{"role": "robot", "content": "x"}], "messages[0].role"),
+        ("messages", [{"role": "tool", "content": "x"}], "messages[0].tool_call_id"),
         ("messages", [{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content"),
-        ("messages", [{"role": "assistant", "tool_calls": [{}]}], "messages[0].tool_calls"),
+        ("messages", [{"role": "assistant", "tool_calls": [{}]}], "messages[0].tool_calls[0].id"),
         ("messages", [{"role": "user", "content": "refuse"}], "messages"),
     ],
 )

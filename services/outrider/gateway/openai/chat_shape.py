@@ -8,6 +8,7 @@ from typing import Any
 from outrider.core.params import TokenLogprobs
 from outrider.gateway.openai import responses as r
 from outrider.gateway.openai.answers import Answer, Answers
+from outrider.gateway.openai.called import CallWriter
 from outrider.gateway.openai.counts import usage_body
 from outrider.gateway.openai.requests import ChatRequest
 from outrider.gateway.openai.shapes import BaseShape
@@ -25,6 +26,8 @@ class ChatShape(BaseShape):
     ) -> None:
         super().__init__(body, answers, tokenizer, info)
         self._top = body.top_alternatives
+        tool_format = tokenizer.tool_format(body.chat_template) if body.tools else None
+        self._calls = CallWriter(body.tool_plan(), tool_format)
 
     def whole(self, answers: Sequence[Answer]) -> r.ChatCompletion:
         """Body of an answer that is no stream."""
@@ -46,15 +49,19 @@ class ChatShape(BaseShape):
         chunk = self._chunk(answer, {"role": "assistant", "content": ""}, None)
         return {**chunk, "seed": answer.seed, **self._of_prompt(answer)}  # type: ignore[typeddict-item]
 
-    def delta(self, answer: Answer, delta: GenerationDelta) -> r.ChatChunk:
-        """Event with new text."""
+    def delta(self, answer: Answer, delta: GenerationDelta) -> r.ChatChunk | None:
+        """Event with new text or calls; None if nothing can be told yet."""
+        news = self._calls.delta(answer, delta.text)
+        if not news and not self._with_ids and self._top is None and not self._continuous_usage:
+            return None
         told = {**self._ids(delta.token_ids), "logprobs": self._logprobs(delta.logprobs)}
-        return self._chunk(answer, {"content": delta.text}, None, told)
+        return self._chunk(answer, news, None, told)
 
     def closing(self, answer: Answer) -> r.ChatChunk:
         """The finish reason."""
         told = {**self._ids(()), **self._choice_stats(answer)}
-        chunk = self._chunk(answer, {}, answer.finish_reason, told)
+        rest = self._calls.closing(answer)
+        chunk = self._chunk(answer, rest, self._calls.finish_reason(answer), told)
         return {**chunk, **self._stats(self._answers.all)}  # type: ignore[typeddict-item]
 
     def usage(self) -> r.ChatChunk:
@@ -64,11 +71,12 @@ class ChatShape(BaseShape):
         return {**chunk, "choices": [], "usage": usage_body(answers)}
 
     def _choice(self, answer: Answer) -> r.ChatChoice:
+        message = self._calls.message(answer)
         return {
             "index": answer.index,
-            "message": {"role": "assistant", "content": "".join(answer.text)},
+            "message": message,
             "logprobs": self._logprobs(answer.logprobs),
-            "finish_reason": answer.finish_reason,
+            "finish_reason": self._calls.finish_reason(answer),
             **self._ids(answer.token_ids),  # type: ignore[typeddict-item]
             **self._choice_stats(answer),
         }

@@ -66,6 +66,7 @@ class Exchange(Response):
         self._generations = generations
         self._observer = observer
         self._budget = budget
+        self._fields = dict(endpoint.fields)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer; errors before the first byte are raised, later ones are sent as an event."""
@@ -77,7 +78,7 @@ class Exchange(Response):
         except OutriderError as error:
             outcome = describe(error).label
             if isinstance(error, InvalidRequestError) and error.field is not None:
-                error.field = self._endpoint.fields.get(error.field, error.field)
+                error.field = self._fields.get(error.field, error.field)
             raise
         finally:
             self._observer.metrics.request(self._endpoint.route, outcome)
@@ -89,6 +90,7 @@ class Exchange(Response):
         except ValidationError as error:
             raise from_validation(error) from None
         asked = body.generations()
+        self._fields |= body.fields
         info = self._generations.info
         self._budget.check(body, info.model.context_length)
         caller = Caller(

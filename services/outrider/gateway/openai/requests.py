@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
@@ -11,9 +11,9 @@ from outrider.core.errors import InvalidRequestError
 from outrider.core.params import Grammar, LogprobParams
 from outrider.gateway.admission import PromptOptions
 from outrider.gateway.openai import unsupported
+from outrider.gateway.openai.messages import MAX_MESSAGES, Message, TemplateFields
 from outrider.gateway.openai.parameters import (
     TOKEN_ID,
-    Body,
     PromptFields,
     SamplingFields,
     Schema,
@@ -23,39 +23,18 @@ from outrider.gateway.openai.parameters import (
     listed,
     noted,
 )
-from outrider.wire.messages import ChatTurn, GenerationRequest, PromptInput
+from outrider.gateway.openai.structured import StructuredFields
+from outrider.gateway.openai.tools import ToolFields
+from outrider.wire.messages import GenerationRequest, PromptInput
 
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for completions; chats go on to the end of the context."""
 MAX_PROMPTS = 64
 """Prompts in one completions request."""
-MAX_MESSAGES = 4096
 MOST_TOKENS = 2**31 - 1
 
-_TEXT_PART: Schema = {
-    "type": "object",
-    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-    "required": ["type", "text"],
-}
-_CONTENT: Schema = {"anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_PART}, {"type": "null"}]}
 _ONE_PROMPT: list[Schema] = [{"type": "string", "minLength": 1}, listed(TOKEN_ID, 2**20, least=1)]
 _PROMPT: Schema = {"anyOf": [*_ONE_PROMPT, listed({"anyOf": _ONE_PROMPT}, MAX_PROMPTS, least=1)]}
-
-
-def _text_of_content(value: Any) -> Any:
-    """A string, or the text parts of a list, one a line as vLLM joins them."""
-    if value is None:
-        return ""
-    if not isinstance(value, list):
-        return value
-    texts = []
-    for index, part in enumerate(value):
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise ValueError(
-                f'part {index} must be {{"type": "text", "text": "..."}}: only text is supported'
-            )
-        texts.append(part["text"])
-    return "\n".join(texts)
 
 
 def _prompts(value: Any) -> Any:
@@ -76,20 +55,7 @@ def _is_ids(value: list[Any]) -> bool:
     return all(isinstance(item, int) and not isinstance(item, bool) for item in value)
 
 
-class Message(Body):
-    """One message of a conversation. `developer` is read as `system`."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(_text_of_content, json_schema_input_type=Any)] = Field(
-        "", json_schema_extra=_CONTENT
-    )
-
-    def turn(self) -> ChatTurn:
-        """As the chat template reads it."""
-        return ChatTurn("system" if self.role == "developer" else self.role, self.content)
-
-
-class GenerationBody(SamplingFields, StopFields, PromptFields):
+class GenerationBody(SamplingFields, StopFields, PromptFields, StructuredFields):
     """What chat and completions share."""
 
     model: str | None = Field(None, description="empty: the only model served")
@@ -171,6 +137,12 @@ class GenerationBody(SamplingFields, StopFields, PromptFields):
         """How a prompt becomes tokens."""
         return PromptOptions(self.add_special_tokens, self.truncate_prompt_tokens)
 
+    @property
+    def fields(self) -> dict[str, str]:
+        """Where core's name of a field is not this body's."""
+        structure = self.structure()
+        return {"grammar": structure[1]} if structure else {}
+
     def generations(self) -> list[GenerationRequest]:
         """What to generate: `candidates` for each prompt, side by side.
 
@@ -180,7 +152,8 @@ class GenerationBody(SamplingFields, StopFields, PromptFields):
             InvalidRequestError: a parameter that is not supported, or two that contradict.
         """
         self._check()
-        seed, grammar = self.seed_in_force(), self._grammar()
+        seed, structure = self.seed_in_force(), self.structure()
+        grammar = structure[0] if structure else None
         return [
             self._generation(prompt, (seed + candidate) % 2**64, grammar)
             for prompt in self._inputs()
@@ -189,10 +162,6 @@ class GenerationBody(SamplingFields, StopFields, PromptFields):
 
     def _inputs(self) -> list[PromptInput]:
         raise NotImplementedError
-
-    def _grammar(self) -> Grammar | None:
-        """What the answer must look like."""
-        return None
 
     def _check(self) -> None:
         limits.check_completions(self.choices)
@@ -215,7 +184,7 @@ class GenerationBody(SamplingFields, StopFields, PromptFields):
         )
 
 
-class ChatRequest(GenerationBody):
+class ChatRequest(ToolFields, TemplateFields, GenerationBody):
     """Body of /v1/chat/completions."""
 
     messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
@@ -240,7 +209,23 @@ class ChatRequest(GenerationBody):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def _inputs(self) -> list[PromptInput]:
-        return [tuple(message.turn() for message in self.messages)]
+        reads_calls = self.tool_plan().mode == "auto"
+        return [self.conversation(self.messages, self.shown_tools(), reads_calls=reads_calls)]
+
+    def structure(self) -> tuple[Grammar, str] | None:
+        """The grammar and the field that asks for it; None if the answer is free.
+
+        Raises:
+            InvalidRequestError: an option that is not supported, or more than one grammar.
+        """
+        asked, plan = super().structure(), self.tool_plan()
+        if asked is not None and plan.mode != "none":
+            raise InvalidRequestError(
+                f'{asked[1]} and tools cannot be combined: set tool_choice to "none", or leave one out',
+                field=asked[1],
+            )
+        forced = self.tool_grammar(plan)
+        return asked if forced is None else (forced, "tools")
 
     def _check(self) -> None:
         super()._check()
@@ -249,8 +234,6 @@ class ChatRequest(GenerationBody):
         if self.top_logprobs and not self.logprobs:
             raise InvalidRequestError("top_logprobs needs logprobs to be true", field="top_logprobs")
         unsupported.refuse(self.model_extra, unsupported.CHAT)
-        for index, message in enumerate(self.messages):
-            unsupported.refuse(message.model_extra, unsupported.MESSAGE, f"messages[{index}].")
 
 
 class CompletionRequest(GenerationBody):

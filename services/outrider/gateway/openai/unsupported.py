@@ -18,24 +18,18 @@ _EMPTY: tuple[Any, ...] = (None, [], {}, "")
 _ONE: tuple[Any, ...] = (None, 1)
 
 _BOTH: dict[str, tuple[Any, ...]] = {
+    "guided_whitespace_pattern": _ABSENT,
+    "structural_tag": _ABSENT,
     "length_penalty": _ONE,
     "logits_processors": _EMPTY,
     "use_beam_search": _OFF,
     "spaces_between_special_tokens": (None, True),
     "vllm_xargs": _EMPTY,
     "cache_salt": _ABSENT,
-    "structured_outputs": _EMPTY,
-    "guided_json": _ABSENT,
-    "guided_regex": _ABSENT,
-    "guided_choice": _ABSENT,
-    "guided_grammar": _ABSENT,
-    "response_format": (None, {"type": "text"}),
 }
 CHAT: dict[str, tuple[Any, ...]] = _BOTH | {
     "echo": _OFF,
     "best_of": _ONE,
-    "tools": _EMPTY,
-    "tool_choice": (None, "none", "auto"),
     "functions": _EMPTY,
     "function_call": (None, "none", "auto"),
     "modalities": (None, [], ["text"]),
@@ -45,18 +39,12 @@ CHAT: dict[str, tuple[Any, ...]] = _BOTH | {
     "thinking_token_budget": _ABSENT,
     "verbosity": (None, "medium"),
     "web_search_options": _ABSENT,
-    "chat_template": _ABSENT,
-    "chat_template_kwargs": _EMPTY,
-    "documents": _EMPTY,
-    "add_generation_prompt": (None, True),
-    "continue_final_message": _OFF,
 }
 COMPLETION: dict[str, tuple[Any, ...]] = _BOTH | {
     "suffix": _EMPTY,
     "prompt_embeds": _ABSENT,
 }
 MESSAGE: dict[str, tuple[Any, ...]] = {
-    "tool_calls": _EMPTY,
     "function_call": _ABSENT,
     "audio": _ABSENT,
     "refusal": _EMPTY,
