@@ -1,0 +1,61 @@
+"""What both clients have in common: channel options, retries, credentials, deadlines."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import grpc
+
+from outrider.wire import metadata
+from outrider.wire.services import GENERATION
+
+GENERATE_TIMEOUT_S = 600.0
+CALL_TIMEOUT_S = 30.0
+"""Deadline of calls that generate nothing."""
+MAX_ATTEMPTS = 5
+"""Of a call, the first one included; gRPC allows no more."""
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+
+# gRPC tries again only while nothing of an answer has come, so never after a token; Cancel may be
+# repeated at any time. A gateway that is full (RESOURCE_EXHAUSTED) says itself when to come back.
+_SERVICE_CONFIG = {
+    "methodConfig": [
+        {
+            "name": [{"service": GENERATION}],
+            "retryPolicy": {
+                "maxAttempts": MAX_ATTEMPTS,
+                "initialBackoff": "0.1s",
+                "maxBackoff": "1s",
+                "backoffMultiplier": 2,
+                "retryableStatusCodes": ["UNAVAILABLE"],
+            },
+        }
+    ]
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach a gateway."""
+
+    address: str  # host:port of its gRPC API
+    credentials: grpc.ChannelCredentials | None = None  # None: plaintext
+    api_key: str = ""  # sent as "authorization: Bearer ..."
+    retry: bool = True  # calls that a gateway refuses as UNAVAILABLE before it answers
+
+    def options(self) -> list[tuple[str, int | str]]:
+        """Channel options."""
+        return [
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.enable_retries", int(self.retry)),
+            ("grpc.service_config", json.dumps(_SERVICE_CONFIG if self.retry else {})),
+            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 2000),
+        ]
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Metadata of each call."""
+        return metadata.pairs(authorization=f"Bearer {self.api_key}" if self.api_key else "")
