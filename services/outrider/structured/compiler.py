@@ -25,9 +25,9 @@ _STACK_BYTES = 256 * 2**20
 """The library recurses along rules that stand in one another, some KiB a level. Unused, it costs nothing."""
 
 
-def _limits() -> LLParserLimits:
-    """A mask takes the library's time in the engine thread: what would take long, or much memory, fails."""
-    return LLParserLimits(step_max_items=10_000, max_lexer_states=50_000, verbose_errors=False)
+_MOST_ITEMS = 10_000
+_MOST_LEXER_STATES = 50_000
+"""Of a parse: masks are made in the engine thread, so what would take long, or much memory, has to fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +128,9 @@ def _threads() -> ThreadPoolExecutor:
         threading.stack_size(usual)
     started.wait()
     return executor
+
+
+def _limits() -> LLParserLimits:
+    return LLParserLimits(
+        step_max_items=_MOST_ITEMS, max_lexer_states=_MOST_LEXER_STATES, verbose_errors=False
+    )

@@ -118,7 +118,7 @@ class GrammarMatcher:
 
 
 def brief(message: str) -> str:
-    """What a client is told of the library's message: its first line, and the error of a regular expression."""
+    """What of the library's message a client is told: the first line, and what a regular expression lacks."""
     lines = message.strip().splitlines() or [""]
     error = next((line for line in lines[1:] if line.startswith("error: ")), "")
     text = f"{lines[0]} {error}".strip()
