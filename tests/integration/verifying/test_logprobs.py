@@ -11,7 +11,14 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from outrider.core.errors import InvalidRequestError
-from outrider.core.params import LogitEdits, LogprobParams, SamplingParams, SpeculationParams, TokenLogprobs
+from outrider.core.params import (
+    Acceptance,
+    LogitEdits,
+    LogprobParams,
+    SamplingParams,
+    SpeculationParams,
+    TokenLogprobs,
+)
 from outrider.core.rounds import Proposal
 from outrider.core.sessions import FinishReason
 from outrider.core.trees import TokenTree
@@ -158,6 +165,21 @@ async def test_a_drafter_of_half_wrong_trees_changes_none(tiny: Path, prompts: l
         off = await tell_all(verifier, mixed(prompts, OFF))
         answers |= {tuple(p): got[0] for p, got in zip(prompts, off, strict=True)}
         assert await tell_all(verifier, mixed(prompts, wanted)) == off
+        assert verifier.metric("outrider_spec_decode_num_accepted_tokens_total") > 0
+
+
+@pytest.mark.parametrize("rule", [Acceptance.TOKEN, Acceptance.BLOCK])
+async def test_by_the_other_rules_they_are_the_plain_models_too(
+    tiny: Path, tiny_draft: Path, plain: torch.nn.Module, prompts: list[list[int]], rule: Acceptance
+) -> None:
+    async with (
+        real_drafter(model=str(tiny_draft)) as config,
+        running(tiny, drafters={"d": config}) as verifier,
+    ):
+        batch = mixed(prompts, SpeculationParams(acceptance=rule))
+        for one, got in zip(batch, await tell_all(verifier, batch), strict=True):
+            check_shape(one.logprobs, one.prompt, got)
+            check_against(plain, one.prompt, got)
         assert verifier.metric("outrider_spec_decode_num_accepted_tokens_total") > 0
 
 
