@@ -11,6 +11,8 @@ from outrider.wire.convert import fields
 from outrider.wire.messages import FeatureBlock
 from outrider.wire.v1 import common_pb2 as pb
 
+MAX_PROBS = 256
+"""Most token ids in the distribution of one node: drafters truncate theirs."""
 MAX_PROBS_ERROR = 1e-3
 """How far the probabilities of a node may be from a sum of 1: they are rounded to 32 bits."""
 
@@ -56,6 +58,8 @@ def _distributions(message: pb.TokenTree, vocab_size: int) -> tuple[SparseProbs,
 
 def _distribution(node: int, token_id: int, entry: pb.SparseDistribution, vocab_size: int) -> SparseProbs:
     where = f"tree.draft_probs[{node}]"
+    if len(entry.token_ids) > MAX_PROBS:
+        raise ProtocolError(f"{where} has {len(entry.token_ids)} token ids, at most {MAX_PROBS} are allowed")
     with fields.from_peer("proposal"):
         ids = fields.token_ids(f"{where}.token_ids", entry.token_ids, vocab_size=vocab_size)
     probs, known = tuple(entry.probs), set(ids)
