@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 
 from outrider.core.errors import OutriderError
 from outrider.core.models import ModelInfo
+from outrider.core.params import TokenLogprobs
 from outrider.core.sessions import FinishReason, SpeculationStats, Usage
 from outrider.wire import channels, convert
 from outrider.wire.errors import abort
 from outrider.wire.messages import (
     CancelSession,
+    PromptLogprobs,
     SessionFinished,
     SessionRequest,
     SessionStarted,
@@ -83,6 +85,8 @@ class ScriptedVerifier(VerifierService):
 
     async def _play(self, session: Session, context):
         asked, stats = session.request, SpeculationStats(drafter="scripted")
+        if asked.logprobs.prompt_top is not None:
+            yield PromptLogprobs(1, logprobs_of(asked.prompt[1:], asked.logprobs.prompt_top))
         reason = FinishReason.LENGTH
         for index, (token_ids, accepted) in enumerate(self.script(asked)):
             if self.fail_after is not None and index == self.fail_after[0]:
@@ -98,7 +102,8 @@ class ScriptedVerifier(VerifierService):
             stats.draft_tokens += DRAFTED_PER_ROUND
             stats.accepted_tokens += min(accepted, len(token_ids))
             if token_ids:
-                yield SessionTokens(session.sent, tuple(token_ids), min(accepted, len(token_ids)))
+                told = logprobs_of(token_ids, asked.logprobs.top)
+                yield SessionTokens(session.sent, tuple(token_ids), min(accepted, len(token_ids)), told)
             session.sent += len(token_ids)
             if stop is not None:
                 reason = FinishReason.STOP
@@ -135,6 +140,18 @@ class ScriptedVerifier(VerifierService):
             return pb.VerifierCancelResponse(found=False)
         session.told.set()
         return pb.VerifierCancelResponse(found=True)
+
+
+def logprobs_of(token_ids, top) -> tuple[TokenLogprobs, ...]:
+    """Made up ones, if they are asked for: token 5 has -5.0, and `top` others are more probable."""
+    if top is None:
+        return ()
+    return tuple(
+        TokenLogprobs(
+            token, -float(token), top + 1, tuple((rank, -float(rank) / 1000) for rank in range(top))
+        )
+        for token in token_ids
+    )
 
 
 def info_for(
