@@ -19,18 +19,17 @@ from rich.text import Text
 
 from outrider.catalogue import resolve
 from outrider.cli import logging
-from outrider.cli.client import GatewayClient, Generation
+from outrider.cli.answer import summary
 from outrider.cli.console import FetchProgress, err, out
 from outrider.cli.demo_prompts import PROMPTS, DemoPrompt
-from outrider.cli.generate import summary
 from outrider.cli.painter import LEGEND, Painter, tokenizer_for
 from outrider.cli.serve import addresses_of
 from outrider.cli.stack import child_env, need_models, service_specs, with_ports
 from outrider.cli.supervisor import Running, Supervisor
+from outrider.cli.timing import TimedResult, timed
+from outrider.client import AsyncClient, GenerationDelta, Options
 from outrider.config import OutriderConfig
-from outrider.core.params import SamplingParams, SpeculationParams
 from outrider.gateway.tokenizer import TextTokenizer
-from outrider.wire.messages import ChatTurn, GenerationDelta, GenerationRequest, StopRequest
 
 OFF = "off"
 
@@ -45,17 +44,18 @@ class Demo:
     seed: int
     budget_s: float = 35.0  # for measuring; one repeat is always done
 
-    def request(self, prompt: DemoPrompt, drafter: str) -> GenerationRequest:
-        """Ask `prompt` with one drafter, or with speculation off."""
-        return GenerationRequest(
-            input=(ChatTurn("user", prompt.text),),
-            sampling=SamplingParams(temperature=self.temperature, seed=self.seed),
-            stop=StopRequest(max_tokens=self.max_tokens),
-            speculation=SpeculationParams(enabled=drafter != OFF, drafter="" if drafter == OFF else drafter),
-        )
+    def options(self, drafter: str) -> Options:
+        """With one drafter, or with speculation off."""
+        return {
+            "temperature": self.temperature,
+            "seed": self.seed,
+            "max_tokens": self.max_tokens,
+            "speculation": drafter != OFF,
+            "drafter": "" if drafter == OFF else drafter,
+        }
 
 
-Runs = dict[str, list[Generation]]
+Runs = dict[str, list[TimedResult]]
 """Generations of one prompt, by drafter, in the order of the repeats."""
 
 
@@ -75,7 +75,7 @@ def run_demo(config: OutriderConfig, demo: Demo) -> bool:
     config = with_ports(config.model_copy(update=ports))
 
     async def show(address: str) -> bool:
-        async with GatewayClient(address) as client:
+        async with AsyncClient(address) as client:
             await _answers(client, demo, list(config.drafters), tokenizer)
             return await _figures(client, demo, list(config.drafters))
 
@@ -130,18 +130,18 @@ async def _on_a_stack(config: OutriderConfig, show: Callable[[str], Coroutine[An
 
 
 async def _answers(
-    client: GatewayClient, demo: Demo, drafters: Sequence[str], tokenizer: TextTokenizer
+    client: AsyncClient, demo: Demo, drafters: Sequence[str], tokenizer: TextTokenizer
 ) -> None:
     out.print(Panel(LEGEND, expand=False, border_style="dim"))
     for prompt in PROMPTS:
         drafter = prompt.drafter if prompt.drafter in drafters else next(iter(drafters), OFF)
         out.print(Rule(f"{prompt.title} ({drafter})", align="left", style="dim"))
         out.print(Text(prompt.text, "dim italic"), "\n")
-        done = await client.generate(demo.request(prompt, drafter), Painter(out, tokenizer))
+        done = await timed(client, _chat(prompt), demo.options(drafter), Painter(out, tokenizer))
         out.print(Text(f"\n\n{summary(done)}\n", "dim"))
 
 
-async def _figures(client: GatewayClient, demo: Demo, drafters: Sequence[str]) -> bool:
+async def _figures(client: AsyncClient, demo: Demo, drafters: Sequence[str]) -> bool:
     """Measure every prompt with every drafter and print the table; True if no output differed."""
     results: dict[str, Runs] = {prompt.title: defaultdict(list) for prompt in PROMPTS}
     start = time.perf_counter()
@@ -153,7 +153,7 @@ async def _figures(client: GatewayClient, demo: Demo, drafters: Sequence[str]) -
             order = [OFF, *drafters] if repeat % 2 == 0 else [*reversed(drafters), OFF]
             for prompt, drafter in itertools.product(PROMPTS, order):
                 status.update(f"Measuring in turns, {repeat + 1}: {prompt.title}, {drafter}")
-                done = await client.generate(demo.request(prompt, drafter), _ignore)
+                done = await timed(client, _chat(prompt), demo.options(drafter), _ignore)
                 results[prompt.title][drafter].append(done)
     out.print(_table(results, drafters, demo))
     return all(same_output(runs, drafter) for runs in results.values() for drafter in runs)
@@ -161,7 +161,7 @@ async def _figures(client: GatewayClient, demo: Demo, drafters: Sequence[str]) -
 
 def same_output(runs: Runs, drafter: str) -> bool:
     """True if every run with `drafter` gave the tokens that the first one without speculation gave."""
-    return all(run.token_ids == runs[OFF][0].token_ids for run in runs[drafter])
+    return all(run.result.token_ids == runs[OFF][0].result.token_ids for run in runs[drafter])
 
 
 def _table(results: dict[str, Runs], drafters: Sequence[str], demo: Demo) -> Table:
@@ -197,17 +197,20 @@ def _cells(runs: Runs, drafter: str) -> list[str]:
     on = [run.tokens_per_second for run in runs[drafter]]
     off = [run.tokens_per_second for run in runs[OFF]]
     ratios = [fast / slow for fast, slow in zip(on, off, strict=True) if slow]
-    stats = runs[drafter][0].speculation
-    accepted = stats.accepted_tokens / stats.draft_tokens if stats.draft_tokens else 0.0
+    result = runs[drafter][0].result
     return [
         f"{statistics.median(on):.1f}",
         f"{statistics.median(off):.1f}",
         f"{statistics.median(ratios):.2f}x" if ratios else "-",
-        str(stats.rounds),
-        f"{runs[drafter][0].tokens_per_round:.2f}",
-        f"{accepted:.0%}",
+        str(result.speculation.rounds),
+        f"{result.tokens_per_round:.2f}",
+        f"{result.acceptance_rate:.0%}",
         "[green]yes[/]" if same_output(runs, drafter) else "[bold red]NO[/]",
     ]
+
+
+def _chat(prompt: DemoPrompt) -> list[dict[str, str]]:
+    return [{"role": "user", "content": prompt.text}]
 
 
 def _ignore(delta: GenerationDelta) -> None:

@@ -12,6 +12,7 @@ import typer
 from outrider import __version__
 from outrider.cli import logging
 from outrider.cli.console import err
+from outrider.cli.generate import generate
 from outrider.cli.models import app as models_app
 from outrider.cli.service import die_with_supervisor, run_service
 from outrider.config import OutriderConfig, dump_config, load_config
@@ -27,6 +28,7 @@ app = typer.Typer(
 config_app = typer.Typer(help="The configuration that a command would run with.", no_args_is_help=True)
 app.add_typer(models_app, name="models")
 app.add_typer(config_app, name="config")
+
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="YAML file; without one: the demo stack", dir_okay=False)
@@ -97,51 +99,7 @@ def gateway(config: ConfigOption = None, overrides: SetOption = None) -> None:
     run_service("gateway", lambda ready, stop: serve_gateway(loaded, ready=ready, stop=stop))
 
 
-@app.command()
-def generate(
-    prompt: Annotated[str, typer.Argument(help="the text; - reads it from stdin")],
-    url: Annotated[str, typer.Option(help="the gateway's gRPC address")] = "127.0.0.1:9000",
-    model: Annotated[str, typer.Option(help="empty: the gateway's only one")] = "",
-    system: Annotated[str, typer.Option(help="system message")] = "",
-    raw: Annotated[
-        bool, typer.Option("--raw", help="continue the text itself, without chat template")
-    ] = False,
-    max_tokens: Annotated[int, typer.Option(min=1)] = 256,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0: greedy")] = 0.0,
-    top_k: Annotated[int, typer.Option(min=0, help="0: all")] = 0,
-    top_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 1.0,
-    min_p: Annotated[float, typer.Option(min=0.0, max=1.0)] = 0.0,
-    seed: Annotated[int | None, typer.Option(min=0, help="same seed, same text; default: drawn")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="text that ends it; may be repeated")] = None,
-    no_speculation: Annotated[bool, typer.Option("--no-speculation", help="ask no drafter")] = False,
-    drafter_name: Annotated[str, typer.Option("--drafter", help="which drafter; empty: the default")] = "",
-    draft_tokens: Annotated[int | None, typer.Option(min=0, help="most draft tokens a round")] = None,
-    show_drafts: Annotated[bool, typer.Option("--show-drafts", help="colour accepted draft tokens")] = False,
-    tokenizer: Annotated[Path | None, typer.Option(help="model folder, for --show-drafts")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="only the text")] = False,
-) -> None:
-    """Generate from a prompt, streaming to the terminal."""
-    from outrider.cli import generate as command
-    from outrider.core.params import SamplingParams, SpeculationParams
-    from outrider.wire.messages import ChatTurn, GenerationRequest, StopRequest
-
-    text = sys.stdin.read() if prompt == "-" else prompt
-    turns = (ChatTurn("system", system),) if system else ()
-    request = GenerationRequest(
-        input=text if raw else (*turns, ChatTurn("user", text)),
-        sampling=SamplingParams(temperature, top_k, top_p, min_p, seed or 0),
-        stop=StopRequest(max_tokens, stop=tuple(stop or ())),
-        speculation=SpeculationParams(not no_speculation, draft_tokens, drafter_name),
-        model=model,
-    )
-    command.generate(
-        url,
-        request,
-        draw_seed=seed is None,
-        show_drafts=show_drafts,
-        tokenizer=tokenizer,
-        quiet=quiet,
-    )
+app.command()(generate)
 
 
 @app.command()
