@@ -133,11 +133,12 @@ class Admission:
 
 
 def _with_end_tokens(sampling: SamplingParams, stop: StopParams) -> SamplingParams:
-    """Tell the edits which tokens min_tokens keeps away; drafters hear of them with the sampling.
+    """Tell the edits which tokens end the output, for min_tokens and grammars; drafters hear of them so.
 
     Raises:
         InvalidRequestError: min_tokens is more than there may ever be.
     """
     limits.check_min_tokens(sampling.edits.min_tokens, stop.max_tokens)
-    ends = tuple(sorted(stop.stop_token_ids)) if sampling.edits.min_tokens else ()
+    needed = sampling.edits.min_tokens or sampling.edits.grammar
+    ends = tuple(sorted(stop.stop_token_ids)) if needed else ()
     return replace(sampling, edits=replace(sampling.edits, end_token_ids=ends))

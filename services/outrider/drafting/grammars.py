@@ -1,0 +1,83 @@
+"""Grammars of the sessions that a draft model drafts for: what they forbid would never be accepted."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from outrider.core.errors import OutriderError
+from outrider.drafting.session import DraftSession
+from outrider.structured import CompiledGrammar, GrammarCompiler, GrammarMatcher
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Followed:
+    compiling: Future[CompiledGrammar]
+    matcher: GrammarMatcher | None = None  # once it is compiled
+
+
+class DraftGrammars:
+    """Follows sessions through their grammars, as far as that is cheap.
+
+    A session whose grammar is not compiled yet, or cannot be, is drafted for without masks: the target's own
+    mask decides, so that costs acceptance only. Owned by the drafter's thread, which never waits for it.
+    """
+
+    def __init__(self, compiler: GrammarCompiler) -> None:
+        self._compiler = compiler
+        self._followed: dict[DraftSession, _Followed] = {}
+
+    def open(self, session: DraftSession) -> None:
+        """Take up a session: its grammar, if it has one, begins to be compiled."""
+        grammar = session.sampling.edits.grammar
+        if grammar is None:
+            return
+        try:
+            self._followed[session] = _Followed(self._compiler.submit(grammar))
+        except OutriderError as error:
+            log.info("session %s is drafted for without its grammar: %s", session.key.session_id, error)
+
+    def advance(self, session: DraftSession, same: int) -> None:
+        """Of the session's tokens, committed and drafted, only the first `same` are what they were."""
+        followed = self._followed.get(session)
+        if followed is not None and followed.matcher is not None:
+            too_many = len(followed.matcher) - max(0, same - session.prompt_len)
+            followed.matcher.rollback(max(0, too_many))
+
+    def mask(self, session: DraftSession) -> torch.Tensor | None:
+        """What the session's grammar allows after all that is committed and drafted.
+
+        Returns:
+            int32 [ceil(V / 32)], bit x % 32 of word x // 32 for id x; None: anything, or it is not known.
+        """
+        followed = self._followed.get(session)
+        if followed is None or not followed.compiling.done():
+            return None
+        try:
+            if followed.matcher is None:
+                compiled = followed.compiling.result()
+                followed.matcher = compiled.matcher(session.sampling.edits.end_token_ids)
+            return _mask(followed.matcher, session)
+        except OutriderError as error:
+            log.info("session %s is drafted for without its grammar: %s", session.key.session_id, error)
+            self.close(session)
+            return None
+
+    def close(self, session: DraftSession) -> None:
+        """Forget a session. Idempotent."""
+        self._followed.pop(session, None)
+
+
+def _mask(matcher: GrammarMatcher, session: DraftSession) -> torch.Tensor | None:
+    for token_id in session.window(session.prompt_len + len(matcher), len(session)):
+        if not matcher.accept(token_id):
+            return None  # drafted before there was a mask: the target will refuse it
+    mask = np.empty(matcher.words, dtype=np.int32)
+    matcher.fill_mask(mask)
+    return torch.from_numpy(mask)
