@@ -94,16 +94,16 @@ class TextTokenizer:
         """
         conversation = chat if isinstance(chat, Conversation) else _conversation(chat)
         template = self._template(conversation.template)
+        if len(conversation.messages) + len(conversation.tools) > _INLINE_PARTS:
+            text = await asyncio.to_thread(template.render, conversation)
+        else:
+            text = template.render(conversation)
         if conversation.reads_calls and self.tool_format(conversation.template) is None:
             raise InvalidRequestError(
                 "this model's chat template tells no format of tool calls that is known here, so its calls "
                 'could not be read: set tool_choice to "required" or to a function, or gateway.tool_parser',
                 field="tools",
             )
-        if len(conversation.messages) + len(conversation.tools) > _INLINE_PARTS:
-            text = await asyncio.to_thread(template.render, conversation)
-        else:
-            text = template.render(conversation)
         return await self._encode(text, context_length, add_special_tokens=add_special_tokens)
 
     def tool_format(self, template: str | None = None) -> ToolFormat | None:
