@@ -214,7 +214,127 @@ async def test_a_body_over_the_limit_is_refused_declared_or_not(client, stack):
 
 async def test_paths_and_methods(client):
     check(await client.get("/v1/nothing"), 404, kind="not_found_error")
-    check(await client.get("/v1/chat/completions"), 405)
+    for method in ("GET", "PUT", "DELETE", "PATCH"):
+        response = await client.request(method, "/v1/chat/completions")
+        check(response, 405)
+        assert response.headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "x" * 999],
+)
+async def test_a_body_that_is_said_not_to_be_json_is_refused(client, stack, content_type):
+    body, headers = json.dumps(CHAT), {"content-type": content_type}
+    response = await client.post("/v1/chat/completions", content=body, headers=headers)
+    check(response, 415, text="must be application/json")
+    assert len(response.text) < 600
+    assert not stack.verifier.sessions
+
+
+@pytest.mark.parametrize(
+    "content_type", ["application/json", "Application/JSON; charset=utf-8", "application/vnd.api+json", None]
+)
+async def test_json_by_another_name_or_by_none_is_read(client, content_type):
+    headers = {} if content_type is None else {"content-type": content_type}
+    response = await client.post("/v1/chat/completions", content=json.dumps(CHAT), headers=headers)
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"prompt": "a", "max_tokens": 1, "max_tokens": 2}',
+        b'{"prompt": "a", "speculation": {"enabled": true, "enabled": false}}',
+        b'{"prompt": "a", "unknown": [{"x": 1, "x": 1}]}',
+        b'{"prompt": "a", "' + b"x" * 5000 + b'": 1, "' + b"x" * 5000 + b'": 2}',
+    ],
+)
+async def test_a_field_given_twice_is_refused(client, stack, body):
+    response = await client.post("/v1/completions", content=body)
+    check(response, 400, text="Detected duplicate key")
+    assert len(response.text) < 600
+    assert not stack.verifier.sessions
+
+
+@pytest.mark.parametrize("body", [b"[]", b"3", b"null", b'"prompt"'])
+async def test_a_body_that_is_no_object_is_refused(client, body):
+    check(await client.post("/v1/completions", content=body), 400, text="must be a JSON object")
+
+
+CONTRADICTIONS = [
+    ("/v1/chat/completions", {"top_logprobs": 3}, "top_logprobs"),
+    ("/v1/chat/completions", {"logprobs": False, "top_logprobs": 3}, "top_logprobs"),
+    ("/v1/chat/completions", {"stream_options": {}}, "stream_options"),
+    ("/v1/chat/completions", {"max_tokens": 3, "min_tokens": 4}, "min_tokens"),
+    ("/v1/completions", {"min_tokens": 17}, "min_tokens"),
+    ("/v1/completions", {"max_tokens": 0}, "max_tokens"),
+    ("/v1/completions", {"n": 3, "best_of": 2}, "best_of"),
+    ("/v1/completions", {"n": 1, "best_of": 2, "stream": True}, "best_of"),
+]
+
+
+@pytest.mark.parametrize(("path", "asked", "param"), CONTRADICTIONS)
+async def test_parameters_that_contradict_each_other(client, stack, path, asked, param):
+    body = CHAT if path == "/v1/chat/completions" else COMPLETION
+    check(await client.post(path, json=body | asked), 400, param=param)
+    assert not stack.verifier.sessions
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("presence_penalty", 2.1),
+        ("presence_penalty", "1"),
+        ("frequency_penalty", -2.1),
+        ("repetition_penalty", 0),
+        ("repetition_penalty", 1000),
+        ("typical_p", 0),
+        ("logit_bias", {"5": 101}),
+        ("logit_bias", {"x": 1}),
+        ("logit_bias", {"05": 1}),
+        ("logit_bias", {"-1": 1}),
+        ("logit_bias", {"5": "1"}),
+        ("logit_bias", {str(10**6): 1}),
+        ("logit_bias", {str(10**400): 1}),
+        ("logit_bias", [[5, 1]]),
+        ("allowed_token_ids", []),
+        ("allowed_token_ids", [10**6]),
+        ("allowed_token_ids", ["a"]),
+        ("bad_words", [""]),
+        ("bad_words", ["  "]),
+        ("bad_words", "word"),
+        ("bad_words", ["x" * 129]),
+        ("bad_words", ["x"] * 129),
+        ("min_tokens", -1),
+        ("min_tokens", 1.5),
+        ("n", 0),
+        ("n", 129),
+        ("n", True),
+        ("best_of", 0),
+        ("echo", 1),
+        ("logprobs", -1),
+        ("logprobs", 21),
+        ("logprobs", True),
+        ("prompt_logprobs", 21),
+        ("prompt_logprobs", -1),
+        ("truncate_prompt_tokens", 0),
+        ("truncate_prompt_tokens", -2),
+        ("skip_special_tokens", "no"),
+        ("include_stop_str_in_output", 1),
+        ("speculation", {"acceptance": "greedy"}),
+        ("speculation", {"acceptance": None, "stats": 1}),
+        ("stream_options", {"include_usage": 1}),
+    ],
+)
+async def test_values_of_completions_out_of_bounds_name_their_field(client, stack, field, value):
+    response = await client.post("/v1/completions", json=COMPLETION | {field: value})
+    param = response.json()["error"]["param"]
+    check(response, 400, param=param)
+    assert param.split(".")[0].split("[")[0] == field
+    assert field in response.json()["error"]["message"]
+    assert len(response.text) < 600
+    assert not stack.verifier.sessions
 
 
 @pytest.mark.parametrize(

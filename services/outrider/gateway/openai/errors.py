@@ -62,8 +62,6 @@ def from_validation(error: ValidationError) -> InvalidRequestError:
     """The first thing that is wrong with a body, with the field's name and without its value."""
     first = error.errors(include_url=False, include_input=False)[0]
     field = _path(first["loc"])
-    if first["type"] == "json_invalid":
-        return InvalidRequestError(f"the body is not valid JSON: {first['ctx']['error']}")
     if not field:
         return InvalidRequestError(f"the body is wrong: {first['msg']}")
     more = error.error_count() - 1

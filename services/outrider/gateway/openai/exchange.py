@@ -11,23 +11,17 @@ from typing import Any
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from outrider.core import limits
 from outrider.core.errors import InvalidRequestError, OutriderError, describe
 from outrider.gateway.generation import Generation
 from outrider.gateway.generations import Generations
 from outrider.gateway.observation import Caller, Observer
 from outrider.gateway.openai.answers import Answer, Answers
+from outrider.gateway.openai.bodies import parse_body, read_body
 from outrider.gateway.openai.budget import Budget
-from outrider.gateway.openai.errors import (
-    BodyTooLargeError,
-    MediaTypeError,
-    error_body,
-    from_validation,
-)
+from outrider.gateway.openai.errors import error_body
 from outrider.gateway.openai.requests import GenerationBody
 from outrider.gateway.openai.shapes import Shape
 from outrider.gateway.playing import PlayEvent, play
@@ -84,11 +78,8 @@ class Exchange(Response):
             self._observer.metrics.request(self._endpoint.route, outcome)
 
     async def _answer(self, request: Request, send: Send) -> str:
-        raw = await _read_body(request, self._budget.max_body_bytes)
-        try:
-            body = self._endpoint.body.model_validate_json(raw)
-        except ValidationError as error:
-            raise from_validation(error) from None
+        raw = await read_body(request, self._budget.max_body_bytes)
+        body = parse_body(raw, self._endpoint.body)
         asked = body.generations()
         self._fields |= body.fields
         info = self._generations.info
@@ -161,32 +152,6 @@ def _chunk(answer: Answer, event: PlayEvent, shape: Shape, *, waits: bool) -> An
     if waits and isinstance(event, Generation) and len(answer.prompt) > 1:
         return None
     return shape.opening(answer) if answer.prompt_is_told or not waits else None
-
-
-async def _read_body(request: Request, most: int) -> bytes:
-    """The body, refused as soon as it is known to be too long, or not to be JSON.
-
-    Raises:
-        InvalidRequestError: it is.
-    """
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if kind != "application/json" and not kind.endswith("+json"):
-        raise MediaTypeError(f"content-type must be application/json, got {limits.quoted(kind)}")
-    declared = request.headers.get("content-length", "")
-    parts: list[bytes] = []
-    size = int(declared) if declared.isdecimal() and len(declared) < 20 else 0
-    if size <= most:
-        size = 0
-        async for part in request.stream():
-            size += len(part)
-            if size > most:
-                break
-            parts.append(part)
-    if size > most:
-        raise BodyTooLargeError(f"the body must be at most {most} bytes long")
-    if not size:
-        raise InvalidRequestError("the body is empty: send a JSON object")
-    return b"".join(parts)
 
 
 async def unless_gone(request: Request, answer: Coroutine[Any, Any, str], most_s: float) -> str:

@@ -1,0 +1,65 @@
+"""A request's body: read within its limit, parsed, checked."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import jiter
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+
+from outrider.core import limits
+from outrider.core.errors import InvalidRequestError
+from outrider.gateway.openai.errors import BodyTooLargeError, MediaTypeError, from_validation
+
+_MAX_REASON_CHARS = 2 * limits.MAX_QUOTED_CHARS
+"""Most of a parser's message that is passed on: it may repeat a key."""
+
+BodyType = TypeVar("BodyType", bound=BaseModel)
+
+
+async def read_body(request: Request, most: int) -> bytes:
+    """The body, refused as soon as it is known to be too long, or not to be JSON.
+
+    Raises:
+        InvalidRequestError: it is.
+    """
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise MediaTypeError(f"content-type must be application/json, got {limits.quoted(kind)}")
+    declared = request.headers.get("content-length", "")
+    parts: list[bytes] = []
+    size = int(declared) if declared.isdecimal() and len(declared) < 20 else 0
+    if size <= most:
+        size = 0
+        async for part in request.stream():
+            size += len(part)
+            if size > most:
+                break
+            parts.append(part)
+    if size > most:
+        raise BodyTooLargeError(f"the body must be at most {most} bytes long")
+    if not size:
+        raise InvalidRequestError("the body is empty: send a JSON object")
+    return b"".join(parts)
+
+
+def parse_body(raw: bytes, kind: type[BodyType]) -> BodyType:
+    """The body as `kind`. An object names each field once: of two values, which one would count?
+
+    Raises:
+        InvalidRequestError: it is not JSON, or not what `kind` allows.
+    """
+    try:
+        value: Any = jiter.from_json(raw, allow_inf_nan=False, cache_mode="keys", catch_duplicate_keys=True)
+    except ValueError as error:
+        reason = str(error)
+        if len(reason) > _MAX_REASON_CHARS:
+            reason = f"{reason[: _MAX_REASON_CHARS // 2]}...{reason[-_MAX_REASON_CHARS // 4 :]}"
+        raise InvalidRequestError(f"the body is not valid JSON: {reason}") from None
+    if not isinstance(value, dict):
+        raise InvalidRequestError("the body must be a JSON object")
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise from_validation(error) from None
