@@ -108,6 +108,8 @@ class GrammarCompiler:
         start = LLMatcher(vocabulary.tokenizer, library_grammar(grammar), log_level=0, limits=_limits())
         if start.is_error():
             raise wrong(f"is not supported: {brief(start.get_error())}")
+        if warnings := start.get_grammar_warnings():  # of a schema within a grammar that asks for leniency
+            raise wrong(f"is not supported: {brief(warnings[0])}")
         # The first mask is the dearest one, and it shows whether anything fits at all.
         mask = np.zeros(-(-vocabulary.tokenizer.vocab_size // 32), dtype=np.int32)
         start.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)

@@ -72,6 +72,7 @@ def test_a_schema_keyword_that_cannot_be_enforced_is_refused_by_name(
         (GrammarKind.GRAMMAR, 'root ::= "a" | missing', "missing"),
         (GrammarKind.GRAMMAR, 'start: "a" missing', "missing"),
         (GrammarKind.GRAMMAR, "start: start", "no output"),
+        (GrammarKind.GRAMMAR, 'start: %json {"x-guidance": {"lenient": true}, "not": {}}', "not"),
         (GrammarKind.GRAMMAR, 'start: x\nx[temperature=0.5]: "a"', "temperature"),
         (GrammarKind.GRAMMAR, "start: x\nx[max_tokens=5]: /a+/", "max_tokens"),
     ],

@@ -37,6 +37,12 @@ FITTING = [
     (GrammarKind.CHOICE, json.dumps(["yes", "no", 'a "quoted"\nline']), 'a "quoted"\nline'),
     (GrammarKind.GRAMMAR, EBNF, "ab,(c,a),b"),
     (GrammarKind.GRAMMAR, LARK, "ab,(c,a),b"),
+    (GrammarKind.GRAMMAR, "start: x y\nx[lazy]: /a.*b/\ny: /[0-9]+/", "aaab12"),
+    (GrammarKind.GRAMMAR, 'start: x "z"\nx[suffix="b"]: /a.*/', "aaabz"),
+    (GrammarKind.GRAMMAR, 'start: x "z"\nx[stop="b"]: /a.*/', "aaabz"),
+    (GrammarKind.GRAMMAR, 'start: x "z"\nx: %json {"enum": ["a", "b"]}', '"a"z'),
+    (GrammarKind.GRAMMAR, "start: A\nA: /[a-z]{1,5}/ & ~/foo/", "fox"),
+    (GrammarKind.GRAMMAR, "start: <|im_start|> /a+/ <|im_start|>", "<|im_start|>aa<|im_start|>"),
 ]
 IDS = [f"{kind.value}-{index}" for index, (kind, _, _) in enumerate(FITTING)]
 
