@@ -13,6 +13,7 @@ from outrider.core.models import ModelInfo
 from outrider.core.trees import TokenTree
 from outrider.drafting.drawing import draw_next
 from outrider.drafting.edits import edit_drafts
+from outrider.drafting.grammars import DraftGrammars
 from outrider.drafting.method import StepReport
 from outrider.drafting.session import DraftSession
 from outrider.engine.api import EngineApi, SequenceHandle, StepItem
@@ -32,10 +33,21 @@ class DraftModel:
     """
 
     def __init__(
-        self, engine: EngineApi, *, prefill_chunk: int, vocabulary: torch.Tensor | None = None
+        self,
+        engine: EngineApi,
+        *,
+        prefill_chunk: int,
+        grammars: DraftGrammars,
+        vocabulary: torch.Tensor | None = None,
     ) -> None:
-        """`vocabulary`: int64 ids of the columns of the engine's logits, if these are reduced."""
+        """Args:
+        engine: owned by the thread that calls the methods.
+        prefill_chunk: most tokens of prompts that a step runs.
+        grammars: follows the sessions' grammars.
+        vocabulary: int64 ids of the columns of the engine's logits, if these are reduced.
+        """
         self._engine = engine
+        self._grammars = grammars
         self._prefill_chunk = prefill_chunk
         self._vocabulary = vocabulary
         self._columns = None if vocabulary is None else Columns.from_ids(vocabulary)
@@ -63,11 +75,13 @@ class DraftModel:
 
     def open(self, session: DraftSession, features: Sequence[FeatureBlock]) -> None:
         self._sequences[session] = self._engine.open(session.tokens)
+        self._grammars.open(session)
 
     def advance(self, session: DraftSession, same: int, features: Sequence[FeatureBlock]) -> None:
         sequence = self._sequences[session]
         if sequence.kv_len > same:
             self._engine.rollback(sequence, same)
+        self._grammars.advance(session, same)
 
     def step(self, sessions: Sequence[DraftSession]) -> StepReport:
         planned: list[tuple[DraftSession, SequenceHandle, int]] = []
@@ -121,7 +135,7 @@ class DraftModel:
         for _, sequence, count in planned:
             self._engine.commit(sequence, range(count))
         if drawing:
-            edit_drafts(output.logits, drawing, self._columns)
+            edit_drafts(output.logits, drawing, self._columns, self._grammars)
             draw_next(output.logits, drawing, self._vocabulary)
         return forward_ns
 
@@ -134,6 +148,7 @@ class DraftModel:
         return replace(TokenTree.chain(session.ahead[:length]), draft_probs=tuple(session.laws[:length]))
 
     def close(self, session: DraftSession) -> None:
+        self._grammars.close(session)
         sequence = self._sequences.pop(session, None)
         if sequence is not None:
             self._engine.release(sequence)

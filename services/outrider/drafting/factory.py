@@ -38,10 +38,22 @@ def _draft_model(config: DrafterConfig) -> DraftingMethod:
     # Imported here because a drafter without a model needs no torch, which takes seconds to load.
     from outrider import catalogue
     from outrider.drafting.draft_model import DraftModel
+    from outrider.drafting.grammars import DraftGrammars
     from outrider.drafting.vocabulary import load_vocabulary
     from outrider.engine.engine import Engine
+    from outrider.structured import GrammarCompiler, GrammarVocabulary
 
     folder = catalogue.resolve(config.model)
     vocabulary = load_vocabulary(folder)
     engine = Engine.load(folder, config, name=Path(config.model).name, head_rows=vocabulary)
-    return DraftModel(engine, prefill_chunk=config.prefill_chunk, vocabulary=vocabulary)
+    # A reduced head leaves out ids, but masks are by id.
+    size = engine.info.vocab_size if vocabulary is None else int(vocabulary[-1]) + 1
+    compiler = GrammarCompiler(
+        lambda: GrammarVocabulary.load(folder, vocab_size=size, eos_token_ids=engine.eos_token_ids)
+    )
+    return DraftModel(
+        engine,
+        prefill_chunk=config.prefill_chunk,
+        grammars=DraftGrammars(compiler),
+        vocabulary=vocabulary,
+    )

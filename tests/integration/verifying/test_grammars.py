@@ -159,6 +159,26 @@ async def test_with_any_drafter_the_output_is_the_same_and_fits_the_grammar(
 
 
 @pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+async def test_a_draft_model_masks_as_the_target_does(
+    tiny: Path, prompts: list[list[int]], sampling: dict[str, Any]
+) -> None:
+    """The target itself drafts: all is accepted, once the drafter has compiled the grammar."""
+    own = asking(KINDS[1][0], **sampling)
+    async with (
+        real_drafter(method="draft_model", model=str(tiny)) as config,
+        running(tiny, drafters={"d": config}) as verifier,
+    ):
+        for _ in range(20):
+            reply = await verifier.generate(request(prompts[3], sampling=own, max_tokens=40))
+            assert reply.finished is not None
+            stats = reply.finished.speculation
+            if stats.accepted_tokens == stats.draft_tokens > 0:
+                return
+        raise AssertionError(f"{stats.accepted_tokens} of {stats.draft_tokens} draft tokens were accepted")
+
+
+@pytest.mark.usefixtures("patient")
 async def test_thirty_json_objects_at_once_with_a_drafter_that_proposes_illegal_tokens(tiny: Path) -> None:
     tokenizer = Tokenizer.from_file(str(tiny / "tokenizer.json"))
     grammar = Grammar(GrammarKind.JSON_OBJECT)
