@@ -64,7 +64,7 @@ async def abort(context: aio.ServicerContext[Any, Any], error: BaseException) ->
     await context.abort(code, message, trailing)
 
 
-def from_rpc_error(error: aio.AioRpcError) -> errors.OutriderError:
+def from_rpc_error(error: aio.AioRpcError | grpc.Call) -> errors.OutriderError:
     """The error that a peer's status stands for: by its label, else by its code."""
     trailing = error.trailing_metadata()
     message = error.details() or error.code().name
