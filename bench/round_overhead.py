@@ -46,7 +46,7 @@ from outrider.config import load_config
 from outrider.config.schema import OutriderConfig
 from outrider.telemetry import names
 
-OVERHEAD = ("link", "drafter", "sampling", "other")
+OVERHEAD = ("link", "drafter", "editing", "sampling", "other")
 DRAFTERS = ("draft_model", "prompt_lookup")
 Parts = dict[str, tuple[float, float]]  # part -> (seconds in all, how often)
 Buckets = dict[float, float]  # upper bound in seconds -> rounds up to it
@@ -110,6 +110,7 @@ def split(means: Mapping[str, float]) -> dict[str, float]:
     return {
         "link": means["draft_wait"] - means["draft"],
         "drafter": means["draft"] - means["draft_forward"],
+        "editing": means["editing"],
         "sampling": means["sampling"],
         "other": means["other"],
     }

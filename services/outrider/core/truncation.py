@@ -17,7 +17,7 @@ import torch
 
 from outrider.core.logit_rows import LogitRows
 from outrider.core.params import SamplingParams
-from outrider.core.typical import is_typical
+from outrider.core.typical import Centre, centre_of, centres_of, is_typical
 from outrider.core.weights import UNIT, exponents, weights
 
 _NO_TOP_K = 2**62
@@ -51,15 +51,14 @@ class Filters:
     min_p: torch.Tensor  # float64 [R]
     top_k: torch.Tensor  # int64 [R]; 0 is replaced by a number that no vocabulary has
     top_p: torch.Tensor  # float64 [R]
-    typical_p: torch.Tensor  # float64 [R]
 
     @classmethod
     def of(cls, params: Sequence[SamplingParams], device: torch.device) -> Filters:
         """The columns of `params`."""
-        values = [(p.temperature, p.min_p, p.top_p, p.typical_p) for p in params]
-        numbers = torch.tensor(values, dtype=torch.float64, device=device).view(-1, 4)
+        values = [(p.temperature, p.min_p, p.top_p) for p in params]
+        numbers = torch.tensor(values, dtype=torch.float64, device=device).view(-1, 3)
         top_k = torch.tensor([p.top_k or _NO_TOP_K for p in params], device=device)
-        return cls(numbers[:, 0], numbers[:, 1], top_k, numbers[:, 2], numbers[:, 3])
+        return cls(numbers[:, 0], numbers[:, 1], top_k, numbers[:, 2])
 
 
 def truncates(params: SamplingParams) -> bool:
@@ -104,6 +103,7 @@ def truncate(rows: LogitRows, params: Sequence[SamplingParams]) -> Kept:
     totals = torch.zeros(len(rows), dtype=torch.float64, device=rows.table.device)
     if open_rows:
         _bound_nuclei(rows, filters, open_rows, totals, bounds)
+    centres = _bound_typical(rows, filters, params, bounds)
     ranked, before, exact_totals = _rank(rows, filters, bounds)
     is_open = torch.zeros_like(totals, dtype=torch.bool)
     is_open[open_rows] = True
@@ -113,11 +113,7 @@ def truncate(rows: LogitRows, params: Sequence[SamplingParams]) -> Kept:
     limit = filters.top_p * totals
     inside = (before < limit[ranked.rows]) | (filters.top_p == 1.0)[ranked.rows]
     ranked = ranked.where(inside)
-    if any(one.typical_p < 1.0 for one in params):
-        own = ranked.rows
-        z = exponents(rows.at(own, ranked.ids), rows.best[own], filters.temperature[own])
-        ranked = ranked.where(is_typical(own, z, ranked.weights, filters.typical_p))
-    return ranked
+    return _typical(rows, filters, params, ranked, centres)
 
 
 def _bound(rows: LogitRows, index: int, params: SamplingParams) -> float:
@@ -160,6 +156,37 @@ def _bound_nuclei(
         pending = pending[~enough]
         rung *= _RUNG
     bounds[pending] = torch.finfo(torch.float32).min
+
+
+def _bound_typical(
+    rows: LogitRows, filters: Filters, params: Sequence[SamplingParams], bounds: torch.Tensor
+) -> dict[int, Centre]:
+    """For rows with typical-p alone: what tokens are measured by, and a logit below which none is kept."""
+    centres = {}
+    for index, own in enumerate(params):
+        if own.typical_p < 1.0 and not (own.top_k or own.min_p or own.top_p < 1.0):
+            z = exponents(rows.row(index), rows.best[index], filters.temperature[index])
+            centres[index] = centre = centre_of(z, own.typical_p)
+            best, reach = float(rows.best[index]), own.temperature * centre.lowest
+            if reach > -math.inf:
+                bounds[index] = best + reach - _SLACK * (abs(best) + abs(reach))
+    return centres
+
+
+def _typical(
+    rows: LogitRows,
+    filters: Filters,
+    params: Sequence[SamplingParams],
+    kept: Kept,
+    centres: dict[int, Centre],
+) -> Kept:
+    """Those that typical-p keeps too, in the same order. `centres`: where all of a row is not in `kept`."""
+    if all(own.typical_p == 1.0 for own in params):
+        return kept
+    z = exponents(rows.at(kept.rows, kept.ids), rows.best[kept.rows], filters.temperature[kept.rows])
+    found = centres_of(kept.rows, z, kept.weights, len(rows))
+    measures = [(centres.get(index, found[index]), own.typical_p) for index, own in enumerate(params)]
+    return kept.where(is_typical(kept.rows, kept.ids, z, kept.weights, measures))
 
 
 def _rank(rows: LogitRows, filters: Filters, bounds: torch.Tensor) -> tuple[Kept, torch.Tensor, torch.Tensor]:

@@ -57,6 +57,13 @@ def test_the_drafters_forwards_are_no_overhead_and_all_else_between_two_forwards
     assert parts == pytest.approx({"draft_wait": 0.007, "draft": 0.005, "draft_forward": 0.004})
 
 
+def test_edits_are_counted_apart_from_sampling() -> None:
+    clock = Clock()
+    clock.meter.step([work(1, waited_s=0.0)], 1.0, StepTimes(1.001, 1.011, 1.016, 0.003), 1.017, 1.018)
+    parts = {part: clock(names.ROUND_PART_TIME, part=part) for part in ("forward", "editing", "sampling")}
+    assert parts == pytest.approx({"forward": 0.010, "editing": 0.003, "sampling": 0.002})
+
+
 def test_a_round_of_other_sessions_has_no_overhead_to_tell() -> None:
     clock = Clock()
     clock.step([work(1, waited_s=0.0)], 1.0)
