@@ -24,8 +24,10 @@ async def ask(
     response = await client.post(asked.route, json=body, timeout=TIMEOUT_S)
     assert response.status_code < 500, response.text
     if response.status_code != 200:
-        return {"status": response.status_code, **response.json()["error"]}
+        return dict(response.json()["error"])
     chunks = list(_events(response.text)) if body.get("stream") else [response.json()]
+    if "error" in chunks[-1]:  # nothing is left that may be drawn: found out in mid-stream
+        return dict(chunks[-1]["error"])
     answer = _joined(chunks)
     # These two say how it came about, not what it is.
     accepted[asked.drafter] += answer["usage"].pop("completion_tokens_details")["accepted_prediction_tokens"]
@@ -34,12 +36,13 @@ async def ask(
 
 
 def _events(text: str) -> Iterable[dict[str, Any]]:
-    *events, done, end = text.split("\n\n")
-    assert (done, end) == ("data: [DONE]", ""), text[-500:]
+    *events, last, end = text.split("\n\n")
+    assert end == "", text[-500:]
     for event in events:
-        chunk: dict[str, Any] = json.loads(event.removeprefix("data: "))
-        assert "error" not in chunk, chunk
-        yield chunk
+        yield json.loads(event.removeprefix("data: "))
+    if last != "data: [DONE]":
+        assert last.startswith('data: {"error":'), last
+        yield json.loads(last.removeprefix("data: "))
 
 
 def _joined(chunks: list[dict[str, Any]]) -> dict[str, Any]:
@@ -49,8 +52,8 @@ def _joined(chunks: list[dict[str, Any]]) -> dict[str, Any]:
             answer["seed"] = chunk.get("seed")
         answer["usage"] = chunk.get("usage") or answer["usage"]
         for name in ("prompt_token_ids", "prompt_logprobs"):
-            if chunk.get(name) is not None:
-                answer.setdefault(name, []).extend(chunk[name])
+            if chunk.get(name) is not None:  # in the first event of each choice, and the same in all
+                assert answer.setdefault(name, chunk[name]) == chunk[name]
         for choice in chunk["choices"]:
             _add(answer["choices"].setdefault(choice["index"], _empty()), choice)
     _check(answer)
@@ -70,7 +73,7 @@ def _add(whole: dict[str, Any], choice: dict[str, Any]) -> None:
         if values is not None:
             whole["logprobs"].setdefault(name, []).extend(values)
     if choice.get("prompt_logprobs") is not None:
-        whole.setdefault("prompt_logprobs", []).extend(choice["prompt_logprobs"])
+        whole["prompt_logprobs"] = choice["prompt_logprobs"]
     if choice["finish_reason"] is not None:
         assert whole["finish_reason"] is None, "two ends of one choice"
         whole["finish_reason"] = choice["finish_reason"]

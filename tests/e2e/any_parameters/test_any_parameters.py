@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections import Counter
 from collections.abc import Coroutine, Iterator
@@ -13,19 +12,18 @@ from typing import Any, TypeVar
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.gateway.openai import unsupported
 from tests.e2e.any_parameters.adversaries import NAMES, Oracle, playing
 from tests.e2e.any_parameters.answers import ask
 from tests.e2e.any_parameters.requests import CONTEXT, Asked, requests
+from tests.fuzzing import fuzzed, time_limit_s
 from tests.stack import Stack, tiny_config, total
 from tests.tiny_models import make_tiny
 
 CONCURRENCY = 8
-EXAMPLES = int(os.environ.get("OUTRIDER_ANY_PARAMETERS_EXAMPLES", "0"))
-"""Examples of a long, random run. By default a short one that is the same each time."""
+EXAMPLES = 40
 
 T = TypeVar("T")
 
@@ -68,7 +66,7 @@ class Arena:
         """The batch with speculation off, and then with the drafters mixed."""
         off = await asyncio.gather(*(self._ask(asked, asked.off()) for asked in batch))
         seeds = [answer.get("seed") for answer in off]
-        self._learn(off)
+        self._learn(batch, off)
         on = await asyncio.gather(
             *(self._ask(asked, asked.on(seed)) for asked, seed in zip(batch, seeds, strict=True))
         )
@@ -77,12 +75,14 @@ class Arena:
     async def _ask(self, asked: Asked, body: dict[str, Any]) -> dict[str, Any]:
         return await ask(self._client, asked, body, self.accepted)
 
-    def _learn(self, answers: list[dict[str, Any]]) -> None:
+    def _learn(self, batch: list[Asked], answers: list[dict[str, Any]]) -> None:
         self.oracle.answers.clear()
-        for answer in answers:
-            for choice in answer.get("choices", {}).values():
+        for asked, answer in zip(batch, answers, strict=True):
+            candidates = asked.body.get("n", 1)
+            for index, choice in answer.get("choices", {}).items():
                 prompt = choice["prompt_token_ids"] or answer.get("prompt_token_ids", [])
-                self.oracle.answers[answer["seed"] % 2**64, tuple(prompt)] = choice["token_ids"]
+                seed = (answer["seed"] + index % candidates) % 2**64
+                self.oracle.answers[seed, tuple(prompt)] = choice["token_ids"]
 
 
 @pytest.fixture(scope="module")
@@ -97,29 +97,15 @@ def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
         yield arena
 
 
-def wired(asked: Asked) -> Asked:
-    """Without the parameters that are refused so far."""
-    table = unsupported.CHAT if asked.route.startswith("/v1/chat") else unsupported.COMPLETION
-    for name in set(asked.body) & set(table):
-        del asked.body[name]
-    return asked
-
-
-@settings(
-    max_examples=EXAMPLES or 40,
-    derandomize=not EXAMPLES,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
-@given(batch=st.lists(requests().map(wired), min_size=CONCURRENCY, max_size=CONCURRENCY))
+@fuzzed(EXAMPLES, shrink=False)
+@given(batch=st.lists(requests(), min_size=CONCURRENCY, max_size=CONCURRENCY))
 def run_batches(arena: Arena, batch: list[Asked]) -> None:
     off, on = arena.run(arena.off_and_on(batch))
     for asked, without, with_speculation in zip(batch, off, on, strict=True):
         assert with_speculation == without, asked
 
 
-@pytest.mark.timeout(0 if EXAMPLES else 600)
+@pytest.mark.timeout(time_limit_s(600))
 def test_any_parameters_give_what_they_give_without_speculation(arena: Arena) -> None:
     run_batches(arena)
     # It was not equal for want of drafts: every drafter was heard, and the verifier believed some of them.
