@@ -5,8 +5,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
+from outrider.core.errors import InvalidRequestError
 from outrider.gateway.tokenizer import TextTokenizer
-from outrider.wire.messages import ChatTurn
+from outrider.wire.messages import ChatTurn, Conversation
 
 pytestmark = pytest.mark.model
 
@@ -33,6 +34,14 @@ async def test_chat_template(both, chat):
     messages = [{"role": role, "content": content} for role, content in chat]
     expected = theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     assert list(await ours.encode_chat([ChatTurn(*turn) for turn in chat])) == expected
+
+
+async def test_the_template_has_no_place_for_tools(both):
+    ours, _ = both
+    asked = Conversation(({"role": "user", "content": "x"},), tools=({"type": "function"},), reads_calls=True)
+    with pytest.raises(InvalidRequestError, match="no place for tools") as refused:
+        await ours.encode_chat(asked)
+    assert refused.value.field == "tools"
 
 
 @pytest.mark.parametrize("text", ["hello world 12345", "", "  a\n\tb", "<|im_start|>x", "é" * 5000])
