@@ -48,7 +48,7 @@ class _Session:
 def is_edited(sampling: SamplingParams) -> bool:
     """Whether rows of such a session are edited at all, by a grammar or otherwise."""
     edits = sampling.edits
-    if edits is _UNEDITED:
+    if edits == _UNEDITED:
         return False
     return edits.min_tokens > 0 or replace(edits, end_token_ids=()) != _UNEDITED
 

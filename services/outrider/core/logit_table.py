@@ -11,8 +11,8 @@ IMPOSSIBLE = float("-inf")
 """The logit of what may not be drawn."""
 
 _BYTES = torch.arange(256)
-_FORBIDDEN = ((_BYTES[:, None] >> torch.arange(8)) & 1) == 0
-"""Which ids a byte of a mask forbids, bool [256, 8]."""
+_FORBIDDEN = (((_BYTES[:, None] >> torch.arange(8)) & 1) == 0).view(torch.int64).flatten()
+"""Which ids a byte of a mask forbids: int64 [256], each of which is eight bools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +75,14 @@ class LogitTable:
 
     def at(self, places: torch.Tensor) -> torch.Tensor:
         """Logits there."""
-        return self._flat[places]
+        return self._flat.index_select(0, places)
 
     def put(self, places: torch.Tensor, values: torch.Tensor | float) -> None:
         """Put logits there; they do not meet, since an entry stands at most once in a call."""
         if isinstance(values, float):
             self._flat.index_fill_(0, places, values)
         else:
-            self._flat[places] = values
+            self._flat.scatter_(0, places, values)
 
     def values(self, parts: Sequence[torch.Tensor], kept: torch.Tensor | None) -> torch.Tensor:
         """Values of entries, as `places` leaves them."""
@@ -103,7 +103,8 @@ class LogitTable:
         Ids past a mask's end are forbidden.
         """
         octets = masks.to(self.logits.device).contiguous().view(torch.uint8)  # the lowest byte comes first
-        forbidden = _FORBIDDEN.to(octets.device)[octets.to(torch.int64)].flatten(1)
+        eights = _FORBIDDEN.to(octets.device).index_select(0, octets.flatten().to(torch.int32))
+        forbidden = eights.view(torch.bool).view(len(rows), -1)
         if self._columns is not None:
             forbidden = _fit(forbidden, len(self._columns.of))[:, self._columns.ids.to(octets.device)]
         forbidden = _fit(forbidden, self._width)
