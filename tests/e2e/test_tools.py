@@ -70,6 +70,32 @@ def test_outrider_generate(tiny: Stack) -> None:
     assert text.strip() in done.stdout
 
 
+def test_outrider_generate_in_a_schema(tiny: Stack, tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_text('{"enum": ["Paris", "Rome"]}')
+    command = [sys.executable, "-m", "outrider.cli.main", "generate", PROMPT, "--raw", "--url", tiny.grpc]
+    command += ["--quiet", "--temperature", "1", "--seed", "3"]
+    for more, allowed in (
+        (["--json-schema", "schema.json"], {'"Paris"', '"Rome"'}),
+        (["--json-schema", '{"enum": [7]}'], {"7"}),
+        (["--choice", "yes", "--choice", "no", "--no-speculation"], {"yes", "no"}),
+        (["--regex", "[a-c]{3}d", "--frequency-penalty", "1", "--min-tokens", "2"], None),
+    ):
+        done = subprocess.run(
+            [*command, *more],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=ENVIRONMENT,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        if allowed is None:
+            assert len(done.stdout.strip()) == 4
+        else:
+            assert done.stdout.strip() in allowed
+
+
 def test_service_routes(tiny: Stack) -> None:
     with httpx.Client(base_url=tiny.http, trust_env=False) as client:
         assert client.get("/health").status_code == 200

@@ -16,6 +16,9 @@ CALL_TIMEOUT_S = 30.0
 MAX_ATTEMPTS = 5
 """Of a call, the first one included; gRPC allows no more."""
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+KEEPALIVE_MS = 30_000
+"""While a call runs: a gateway whose machine is gone is noticed long before the deadline."""
+KEEPALIVE_TIMEOUT_MS = 10_000
 
 # gRPC tries again only while nothing of an answer has come, so never after a token; Cancel may be
 # repeated at any time. A gateway that is full (RESOURCE_EXHAUSTED) says itself when to come back.
@@ -43,6 +46,7 @@ class Connection:
     credentials: grpc.ChannelCredentials | None = None  # None: plaintext
     api_key: str = ""  # sent as "authorization: Bearer ..."
     retry: bool = True  # calls that a gateway refuses as UNAVAILABLE before it answers
+    proxy: bool = False  # go through the proxy that the environment names (http_proxy, no_proxy)
 
     def options(self) -> list[tuple[str, int | str]]:
         """Channel options."""
@@ -51,6 +55,9 @@ class Connection:
             ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
             ("grpc.enable_retries", int(self.retry)),
             ("grpc.service_config", json.dumps(_SERVICE_CONFIG if self.retry else {})),
+            ("grpc.enable_http_proxy", int(self.proxy)),
+            ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+            ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
             ("grpc.min_reconnect_backoff_ms", 100),
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 2000),

@@ -47,6 +47,13 @@ def test_version() -> None:
     assert outrider("version").stdout.startswith("outrider 0.")
 
 
+def test_one_grammar_at_most() -> None:
+    done = outrider("generate", "x", "--regex", "a", "--choice", "b")
+    assert done.returncode == 2
+    assert "only one of --json-schema, --regex and --choice" in done.stderr
+    assert "neither JSON nor a file" in outrider("generate", "x", "--json-schema", "absent.json").stderr
+
+
 def test_wrong_usage_is_status_2() -> None:
     assert outrider("serve", "--nope").returncode == 2
     assert outrider("nope").returncode == 2
