@@ -100,6 +100,7 @@ class ChatTemplate:
         }
         try:
             text = self._template.render(variables)
+            text.encode()  # escapes in arguments of calls can spell half a surrogate pair
         except _REFUSALS as error:
             raise InvalidRequestError(
                 f"the model's chat template refuses these messages: {str(error)[:_MOST_QUOTED]}",

@@ -18,8 +18,8 @@ from outrider.wire.messages import ChatTurn, Conversation, PromptInput
 
 _INLINE_CHARACTERS = 1024
 """Longer texts are encoded in a thread: they would hold up every other stream."""
-_INLINE_PARTS = 16
-"""Conversations of more messages and tools are laid out in a thread, for the same reason."""
+_INLINE_MESSAGES = 16
+"""Conversations of more, or with tools, are laid out in a thread, for the same reason."""
 
 
 class TextTokenizer:
@@ -94,7 +94,8 @@ class TextTokenizer:
         """
         conversation = chat if isinstance(chat, Conversation) else _conversation(chat)
         template = self._template(conversation.template)
-        if len(conversation.messages) + len(conversation.tools) > _INLINE_PARTS:
+        large = len(conversation.messages) > _INLINE_MESSAGES
+        if large or conversation.tools or conversation.documents:
             text = await asyncio.to_thread(template.render, conversation)
         else:
             text = template.render(conversation)

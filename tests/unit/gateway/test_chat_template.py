@@ -207,6 +207,13 @@ def test_whatever_a_template_raises_is_a_refusal(source):
         ChatTemplate(source, {}).render(ONE)
 
 
+def test_half_a_surrogate_pair_is_a_refusal():
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"a": "\ud800"}}}
+    said_so = Conversation(({"role": "assistant", "content": "", "tool_calls": [call]},))
+    with pytest.raises(InvalidRequestError, match="surrogates"):
+        ChatTemplate(HERMES, {}).render(said_so)
+
+
 def test_what_a_template_says_is_cut():
     chat = Conversation(said(("user", "x" * 10_000)))
     with pytest.raises(InvalidRequestError) as caught:

@@ -99,6 +99,8 @@ def test_errors_of_the_grammar_are_about_the_field_that_asked(api):
         ),
         ({"guided_json": [1]}, "guided_json", "an object"),
         ({"guided_json": "{"}, "guided_json", "JSON"),
+        ({"guided_json": '{"not":' * 900 + "{}" + "}" * 900}, "guided_json", "nested"),
+        ({"guided_json": '{"not":' * 9000}, "guided_json", "nested"),
         ({"guided_regex": 1}, "guided_regex", "string"),
         ({"guided_regex": ""}, "guided_regex", ""),
         ({"guided_choice": []}, "guided_choice", ""),

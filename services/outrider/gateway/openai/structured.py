@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from outrider.core.errors import InvalidRequestError
-from outrider.core.limits import MAX_CHOICE_CHARS, MAX_CHOICES, MAX_GRAMMAR_CHARS, quoted
+from outrider.core.limits import MAX_CHOICE_CHARS, MAX_CHOICES, MAX_GRAMMAR_CHARS, check_grammar, quoted
 from outrider.core.params import Grammar, GrammarKind
 from outrider.gateway.openai.parameters import Body, listed, noted
 
@@ -31,9 +31,10 @@ def _schema(value: Any) -> Any:
     """A JSON schema, or one written as a string."""
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"must be a JSON schema, and as a string be JSON: {error}") from None
+            check_grammar(Grammar(GrammarKind.JSON_SCHEMA, value))
+        except InvalidRequestError as error:
+            raise ValueError(str(error).removeprefix("grammar ")) from None
+        value = json.loads(value)
     if value is not None and not isinstance(value, dict):
         raise ValueError("must be a JSON schema: an object")
     return value
