@@ -7,6 +7,7 @@ import pytest
 
 from outrider.client import (
     Acceptance,
+    AsyncClient,
     ChatTurn,
     FinishReason,
     GenerationDelta,
@@ -224,6 +225,18 @@ async def test_a_stream_that_is_closed_while_it_is_read(client, stack, hold):
     stream.close()
     with pytest.raises(errors.RequestCancelledError):
         await reading
+
+
+async def test_a_cancelled_task_ends_its_generation(stack, hold):
+    async with AsyncClient(stack.grpc) as client:
+        generating = asyncio.create_task(client.generate("hello"))
+        await stack.verifier.started.wait()
+        generating.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await generating
+        (session,) = stack.verifier.sessions.values()
+        await session.ended.wait()
+        assert session.broken_off
 
 
 async def test_a_closed_client(face, stack):
