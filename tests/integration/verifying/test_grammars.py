@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import random
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +9,10 @@ import jiter
 import pytest
 from tokenizers import Tokenizer
 
-from outrider.core.errors import InvalidRequestError
 from outrider.core.params import (
+    Acceptance,
     Grammar,
     GrammarKind,
-    LogitEdits,
-    SamplingParams,
     SpeculationParams,
     StopParams,
 )
@@ -27,113 +20,20 @@ from outrider.core.rounds import Proposal
 from outrider.core.sessions import FinishReason, SessionRecord
 from outrider.core.trees import TokenTree
 from outrider.sessions.memory import MemoryStore
-from outrider.wire.messages import SessionRequest, SessionTokens
-from tests.integration.verifying.harness import OFF, Reply, Verifier, real_drafter, request, running
+from outrider.wire.messages import SessionTokens
+from tests.integration.verifying.grammar_cases import (
+    CHOICES,
+    KINDS,
+    SAMPLINGS,
+    asking,
+    batch,
+    check,
+    illegal,
+    replies,
+)
+from tests.integration.verifying.harness import OFF, real_drafter, request, running
 from tests.integration.verifying.scripted import Held, ScriptedDrafter, knowing, scripted
 from tests.tiny_models import EOS_TOKEN_ID
-
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "pattern": "^[A-Z][a-z]{1,6}$"},
-        "age": {"type": "integer", "minimum": 0, "maximum": 99},
-        "tags": {"type": "array", "items": {"enum": ["a", "bb"]}, "minItems": 1, "maxItems": 3},
-    },
-    "required": ["name", "age", "tags"],
-    "additionalProperties": False,
-    "x-guidance": {"whitespace_flexible": False},  # a random model would go on with blanks
-}
-CHOICES = ["a first choice", "a second one", "none"]
-EBNF = 'root ::= item ("," item)*\nitem ::= [a-c]+ | "(" root ")"'
-EMAIL = r"[a-z]{2,8}@[a-z]{2,8}\.(com|org)"
-
-
-def is_person(value: Any) -> bool:
-    return (
-        list(value) == ["name", "age", "tags"]
-        and re.fullmatch("[A-Z][a-z]{1,6}", value["name"]) is not None
-        and type(value["age"]) is int
-        and 0 <= value["age"] <= 99
-        and 1 <= len(value["tags"]) <= 3
-        and set(value["tags"]) <= {"a", "bb"}
-    )
-
-
-def is_list(text: str) -> bool:
-    """Is it what EBNF describes?"""
-    while (shorter := re.sub(r"\([a-c]+(,[a-c]+)*\)", "c", text)) != text:
-        text = shorter
-    return re.fullmatch("[a-c]+(,[a-c]+)*", text) is not None
-
-
-KINDS: list[tuple[Grammar, Callable[[str], bool]]] = [
-    (Grammar(GrammarKind.JSON_OBJECT), lambda text: isinstance(json.loads(text), dict)),
-    (Grammar(GrammarKind.JSON_SCHEMA, json.dumps(SCHEMA)), lambda text: is_person(json.loads(text))),
-    (Grammar(GrammarKind.REGEX, EMAIL), lambda text: re.fullmatch(EMAIL, text) is not None),
-    (Grammar(GrammarKind.CHOICE, json.dumps(CHOICES)), lambda text: text in CHOICES),
-    (Grammar(GrammarKind.GRAMMAR, EBNF), is_list),
-]
-FITS = dict(KINDS)
-SAMPLINGS = [
-    {"temperature": 0.0},
-    {"temperature": 1.0, "seed": 5},
-    {"temperature": 1.0, "seed": 6, "top_p": 0.9},
-]
-
-
-def asking(grammar: Grammar, **sampling: Any) -> SamplingParams:
-    return SamplingParams(**sampling, edits=LogitEdits(grammar=grammar))
-
-
-def batch(
-    prompts: list[list[int]], speculation: SpeculationParams | None = None, *, max_tokens: int = 64
-) -> list[SessionRequest]:
-    """Every kind with every sampling, and sessions without a grammar between them."""
-    pairs = [(grammar, sampling) for grammar, _ in KINDS for sampling in SAMPLINGS]
-    wanted = []
-    for index, (grammar, sampling) in enumerate(pairs):
-        prompt = [*prompts[index % 4], index + 3]
-        for own in (asking(grammar, **sampling), SamplingParams(**sampling))[: 1 + (index % 4 == 0)]:
-            wanted.append(
-                request(
-                    prompt,
-                    sampling=own,
-                    max_tokens=max_tokens,
-                    speculation=speculation,
-                    ignore_eos=own.edits.grammar is None,
-                )
-            )
-    return wanted
-
-
-async def replies(verifier: Verifier, wanted: list[SessionRequest]) -> list[Reply]:
-    return await asyncio.gather(*(verifier.generate(one) for one in wanted))
-
-
-def check(folder: Path, wanted: list[SessionRequest], got: list[Reply]) -> None:
-    """Outputs that ended by themselves fit their grammars."""
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    ended = set()
-    for one, reply in zip(wanted, got, strict=True):
-        grammar = one.sampling.edits.grammar
-        text = tokenizer.decode(reply.tokens, skip_special_tokens=False)
-        if grammar is not None and reply.reason is FinishReason.STOP:
-            ended.add(grammar.kind)
-            assert FITS[grammar](text), text
-        elif grammar is not None and grammar.kind in (GrammarKind.JSON_OBJECT, GrammarKind.JSON_SCHEMA):
-            jiter.from_json(text.encode(), partial_mode=True)
-    assert ended >= set(GrammarKind) - {GrammarKind.JSON_OBJECT}
-
-
-def vocabulary(folder: Path) -> dict[str, int]:
-    return Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab()
-
-
-def illegal(held: Held) -> list[Proposal]:
-    """Anything, mostly not what a grammar allows: special tokens, padding, the end, words."""
-    rng = random.Random(len(held.tokens))
-    drawn = [rng.choice((0, 1, EOS_TOKEN_ID, rng.randrange(512), rng.randrange(300, 512))) for _ in range(12)]
-    return [held.propose(drawn[: held.wanted])]
 
 
 @pytest.mark.usefixtures("patient")
@@ -267,6 +167,35 @@ async def test_each_branch_of_a_tree_has_masks_of_its_own(tiny: Path, prompts: l
         assert verifier.metric("outrider_spec_decode_num_accepted_tokens_total") > 0
 
 
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("rule", [Acceptance.TOKEN, Acceptance.BLOCK])
+@pytest.mark.parametrize("drafter", ["twin", "other"])
+async def test_by_the_other_rules_too_the_output_fits_the_grammar(
+    tiny: Path, tiny_draft: Path, prompts: list[list[int]], rule: Acceptance, drafter: str
+) -> None:
+    wanted = batch(prompts, SpeculationParams(acceptance=rule))
+    model = {"twin": tiny, "other": tiny_draft}[drafter]
+    async with (
+        real_drafter(method="draft_model", model=str(model)) as config,
+        running(tiny, drafters={"d": config}) as verifier,
+    ):
+        check(tiny, wanted, await replies(verifier, wanted))
+        if drafter == "twin":
+            assert verifier.metric("outrider_spec_decode_num_accepted_tokens_total") > 0
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_session_that_had_to_give_way_goes_on_in_its_grammar(
+    tiny: Path, prompts: list[list[int]]
+) -> None:
+    async with scripted(ScriptedDrafter(illegal)) as config:
+        async with running(tiny, drafters={"s": config}) as verifier:
+            off = [reply.tokens for reply in await replies(verifier, batch(prompts, OFF))]
+        async with running(tiny, drafters={"s": config}, pool_tokens=256, block_size=16) as verifier:
+            assert [reply.tokens for reply in await replies(verifier, batch(prompts))] == off
+            assert verifier.metric("outrider_num_preemptions_total") > 0
+
+
 async def test_ignore_eos_goes_on_with_end_tokens_once_the_grammar_has_ended(tiny: Path) -> None:
     sampling = asking(Grammar(GrammarKind.CHOICE, '["no"]'), temperature=1.0, seed=1)
     async with running(tiny) as verifier:
@@ -288,69 +217,3 @@ async def test_a_session_from_the_store_goes_on_in_its_grammar(
         await store.create(record)
         events = [event async for event in verifier.resume("s", cut)]
     assert [t for event in events if isinstance(event, SessionTokens) for t in event.token_ids] == whole[cut:]
-
-
-async def test_a_session_whose_tokens_do_not_fit_its_grammar_fails_alone(tiny: Path) -> None:
-    store = MemoryStore()
-    sampling = asking(KINDS[3][0], temperature=0.0)
-    await store.create(SessionRecord("s", (7, 8), sampling, StopParams(30), tokens=(300, 301)))
-    async with running(tiny, store=store) as verifier:
-        other = asyncio.ensure_future(verifier.generate(request([5], max_tokens=30)))
-        with pytest.raises(Exception, match="grammar"):
-            _ = [event async for event in verifier.resume("s", 2)]
-        assert len((await other).tokens) == 30
-        assert verifier.used == 0
-
-
-@pytest.mark.parametrize(
-    ("grammar", "said"),
-    [
-        (Grammar(GrammarKind.JSON_SCHEMA, '{"type": "object", "minProperties": 1, "not": {}}'), "not"),
-        (Grammar(GrammarKind.REGEX, "a("), "unclosed group"),
-        (Grammar(GrammarKind.GRAMMAR, "nothing"), "neither Lark"),
-        (Grammar(GrammarKind.CHOICE, '["a", 2]'), "list"),
-    ],
-)
-async def test_a_bad_grammar_is_refused_before_any_token_and_nobody_else_notices(
-    tiny: Path, grammar: Grammar, said: str
-) -> None:
-    async with running(tiny) as verifier:
-        other = asyncio.ensure_future(verifier.generate(request([5], max_tokens=30)))
-        bad = request([6], sampling=asking(grammar, temperature=0.0))
-        with pytest.raises(InvalidRequestError, match=said) as caught:
-            await anext(verifier.stream(bad))
-        assert str(caught.value.field).endswith("grammar")
-        assert len((await other).tokens) == 30
-        assert not len(verifier.replica.streams)
-        await verifier.generate(request([6], max_tokens=3, session_id=bad.session_id))  # its id is free
-
-
-async def test_a_grammar_that_becomes_too_complex_ends_its_own_session_at_the_same_token(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An ambiguous grammar whose parse grows with its output, until the library gives up."""
-    monkeypatch.setattr("outrider.structured.compiler._MOST_ITEMS", 200)
-    grammar = Grammar(GrammarKind.GRAMMAR, 'start: s "!"\ns: s s s | s s | "a" | "b" s | ""')
-    never = tuple((id, -100.0) for text, id in vocabulary(tiny).items() if "!" in text)
-
-    async def until_it_fails(speculation: SpeculationParams | None) -> list[int]:
-        tokens: list[int] = []
-        edits = LogitEdits(grammar=grammar, logit_bias=never)
-        own = SamplingParams(temperature=1.0, seed=4, edits=edits)
-        with pytest.raises(InvalidRequestError, match="complex"):
-            async for event in verifier.stream(
-                request([6], sampling=own, max_tokens=200, speculation=speculation)
-            ):
-                if isinstance(event, SessionTokens):
-                    tokens += event.token_ids
-        return tokens
-
-    async with (
-        real_drafter(method="draft_model", model=str(tiny)) as config,
-        running(tiny, drafters={"d": config}) as verifier,
-    ):
-        other = asyncio.ensure_future(verifier.generate(request([5], max_tokens=60)))
-        off = await until_it_fails(OFF)
-        assert off and await until_it_fails(None) == off
-        assert len((await other).tokens) == 60
-        assert verifier.used == 0
