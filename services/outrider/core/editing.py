@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from outrider.core.edit_plan import EditPlan, plan_of
 from outrider.core.errors import InternalError
@@ -101,7 +102,8 @@ def _sessions(rows: Sequence[LogitRow | None]) -> list[_Session]:
 def _mask(table: LogitTable, rows: Sequence[LogitRow | None]) -> None:
     masked = [(index, row.mask) for index, row in enumerate(rows) if row is not None and row.mask is not None]
     if masked:
-        table.forbid([index for index, _ in masked], torch.stack([mask for _, mask in masked]))
+        masks = pad_sequence([mask for _, mask in masked], batch_first=True)  # what is filled up is forbidden
+        table.forbid([index for index, _ in masked], masks)
 
 
 def _ban(table: LogitTable, sessions: Sequence[_Session]) -> None:

@@ -75,6 +75,7 @@ def _rounds(
     index = [row for _, own in wanted for row in own]
     if len(index) < len(logits):
         logits = logits[torch.tensor(index, dtype=torch.int64, device=logits.device)]
+    logits = logits.contiguous()
     rounds, start = [], 0
     for work, own in wanted:
         one = _Round(work, logits[start : start + len(own)])

@@ -57,3 +57,22 @@ async def test_a_drafter_that_does_not_exist_is_refused_by_name(client):
     response = await client.post("/v1/completions", json=ASKED | {"speculation": {"drafter": "nobody"}})
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "speculation.drafter"
+
+
+async def test_parameters_that_leave_no_token_end_with_an_error_of_the_request(client):
+    fields = {"allowed_token_ids": [2], "min_tokens": 3}  # 2 ends the sequence
+    response = await client.post("/v1/completions", json=ASKED | fields)
+    assert response.status_code == 400
+    assert "no token is allowed after 0 generated tokens" in response.json()["error"]["message"]
+    free, _ = await complete(client)
+    assert free["token_ids"]
+
+
+async def test_logits_are_edited_at_every_token(client):
+    forced, _ = await complete(client, logit_bias={"77": 100})
+    assert forced["token_ids"] == [77] * 24
+    hello = {"prompt": "Repeat the word 'hello' multiple times: hello", "max_tokens": 8, "ignore_eos": True}
+    pushed, _ = await complete(client, **hello, frequency_penalty=-2.0)
+    held_back, _ = await complete(client, **hello, frequency_penalty=2.0)
+    assert pushed["token_ids"] != held_back["token_ids"]
+    assert len(set(pushed["token_ids"])) < len(set(held_back["token_ids"]))

@@ -15,11 +15,13 @@ from transformers import AutoModelForCausalLM
 
 from outrider.config.schema import DrafterConfig
 from outrider.core.errors import InvalidRequestError
-from outrider.core.params import LogitEdits, SamplingParams, SpeculationParams
+from outrider.core.params import LogitEdits, SamplingParams, SpeculationParams, StopParams
 from outrider.core.rounds import Proposal
 from outrider.core.sampling import coupled_picks
+from outrider.core.sessions import SessionRecord
 from outrider.core.trees import TokenTree
-from outrider.wire.messages import SessionRequest
+from outrider.sessions.memory import MemoryStore
+from outrider.wire.messages import SessionFinished, SessionRequest, SessionTokens
 from tests.integration.verifying.conftest import VOCAB
 from tests.integration.verifying.harness import OFF, Verifier, real_drafter, request, running
 from tests.integration.verifying.scripted import Held, ScriptedDrafter, scripted
@@ -182,6 +184,26 @@ async def test_a_session_preempted_and_computed_again_goes_on_as_before(tiny: Pa
         ]
         assert await verifier.generate_all(wanted) == alone
         assert verifier.metric("outrider_num_preemptions_total") > 0
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("cut", [0, 1, 7, 19])
+async def test_a_session_from_the_store_goes_on_with_its_history(
+    tiny: Path, prompts: Prompts, cut: int
+) -> None:
+    store = MemoryStore()
+    edits = replace(EDITS["all"], end_token_ids=(EOS_TOKEN_ID,), min_tokens=20)
+    sampling = SamplingParams(seed=3, edits=edits)
+    async with real_drafter(model=str(tiny)) as twin, running(tiny, store=store, drafters={"d": twin}) as one:
+        wanted = request(prompts[3], sampling=sampling, max_tokens=30, ignore_eos=False)
+        whole = (await one.generate(wanted)).tokens
+        stop = StopParams(30, frozenset({EOS_TOKEN_ID}))
+        await store.create(SessionRecord("s", wanted.prompt, sampling, stop, tokens=tuple(whole[:cut])))
+        events = [event async for event in one.resume("s", cut)]
+    assert [t for event in events if isinstance(event, SessionTokens) for t in event.token_ids] == whole[cut:]
+    finished = events[-1]
+    assert len(whole) >= 20 and isinstance(finished, SessionFinished)
+    assert finished.speculation.accepted_tokens > 0
 
 
 async def excluded(verifier: Verifier, wanted: SessionRequest) -> str:

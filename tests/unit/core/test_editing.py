@@ -213,6 +213,14 @@ def test_a_mask_allows_its_bits_and_nothing_past_its_end() -> None:
     assert (logits[0] == 0.0).nonzero()[:, 0].tolist() == [0, 31]
 
 
+def test_masks_of_several_lengths() -> None:
+    logits = torch.zeros(2, 70)
+    shorter, longer = mask_of({1, 30}, words=1), mask_of({1, 69}, words=3)
+    rows = [LogitRow(SamplingParams(), TokenHistory(0), (), mask) for mask in (shorter, longer)]
+    edit_logits(logits, rows)
+    assert [(row == 0.0).nonzero()[:, 0].tolist() for row in logits] == [[1, 30], [1, 69]]
+
+
 def test_all_of_a_row_may_be_excluded() -> None:
     assert alone(LogitEdits(allowed_token_ids=(1,), bad_words=((1,),))) == [BANNED] * 6
 
