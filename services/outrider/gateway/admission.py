@@ -24,6 +24,28 @@ class PromptOptions:
     clamp_max_tokens: bool = False  # max_tokens is a default: take as much of it as fits
 
 
+class Admission:
+    """Admits the requests of one prompt, which differ in nothing but their seeds."""
+
+    def __init__(self, options: PromptOptions | None = None) -> None:
+        self._options = options or PromptOptions()
+        self._first: SessionRequest | None = None
+
+    async def session(
+        self, request: GenerationRequest, model: ModelInfo, tokenizer: TextTokenizer
+    ) -> SessionRequest:
+        """The session that `request` means. What the first one took to check serves all.
+
+        Raises:
+            OutriderError: see `admit`.
+        """
+        if self._first is None:
+            self._first = await admit(request, self._options, model, tokenizer)
+            return self._first
+        sampling = replace(self._first.sampling, seed=request.sampling.seed)
+        return replace(self._first, session_id=str(uuid.uuid4()), sampling=sampling)
+
+
 async def admit(
     request: GenerationRequest, options: PromptOptions, model: ModelInfo, tokenizer: TextTokenizer
 ) -> SessionRequest:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from outrider.core.errors import OutriderError, UnavailableError
 from outrider.core.models import ModelInfo
-from outrider.gateway.admission import PromptOptions, admit
+from outrider.gateway.admission import Admission
 from outrider.gateway.delivery import Delivery
 from outrider.gateway.generation import Generation
 from outrider.gateway.observation import Caller, Observation, Observer
@@ -19,7 +19,6 @@ from outrider.wire.messages import GenerationRequest, GenerationStarted, Session
 
 UNREAD_S = 5.0
 """How long after the generation's own limit a client may take to read the rest of the answer."""
-PLAIN = PromptOptions()
 
 
 class Generations:
@@ -61,10 +60,11 @@ class Generations:
 
     @asynccontextmanager
     async def open(
-        self, request: GenerationRequest, caller: Caller, options: PromptOptions = PLAIN
+        self, request: GenerationRequest, caller: Caller, admission: Admission | None = None
     ) -> AsyncIterator[Generation]:
         """Admit a request; leaving the context ends the generation, finished or not.
 
+        `admission` is shared by requests of the same prompt; they must be opened one after the other.
         `max_tokens` 0 means up to the end of the context.
 
         Raises:
@@ -73,7 +73,7 @@ class Generations:
         model = self.info.model
         observation = self._observer.begin(request, caller, model.model_name)
         try:
-            session = await admit(request, options, model, self.tokenizer)
+            session = await (admission or Admission()).session(request, model, self.tokenizer)
             generation = await self._start(session, request, caller, model, observation)
             self._running[generation.started.generation_id] = generation
             try:

@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from outrider.gateway.admission import PromptOptions
+from outrider.gateway.admission import Admission, PromptOptions
 from outrider.gateway.generation import Generation
-from outrider.gateway.generations import PLAIN, Generations
+from outrider.gateway.generations import Generations
 from outrider.gateway.observation import Caller
 from outrider.wire.messages import (
     GenerationDelta,
@@ -30,25 +30,26 @@ async def play(
     generations: Generations,
     requests: Sequence[GenerationRequest],
     caller: Caller,
-    options: PromptOptions = PLAIN,
+    options: PromptOptions,
 ) -> AsyncGenerator[tuple[int, PlayEvent]]:
     """Events of all `requests` as they come, each with the index of its request.
 
+    Requests with the very same `input` object differ in their seeds alone.
     No event is given out before a request of every prompt is admitted. Closing the generator ends all.
 
     Raises:
         OutriderError: the first that failed; the others are ended.
     """
     if len(requests) == 1:
-        async with aclosing(_play_one(generations, requests[0], caller, options)) as events:
+        async with aclosing(_play_one(generations, requests[0], caller, Admission(options))) as events:
             async for only in events:
                 yield 0, only
         return
     prompts: dict[int, _Prompt] = {}
     iterators = []
     for index, request in enumerate(requests):
-        prompt = prompts.setdefault(id(request.input), _Prompt(index))
-        one = _play_one(generations, request, caller, options)
+        prompt = prompts.setdefault(id(request.input), _Prompt(index, Admission(options)))
+        one = _play_one(generations, request, caller, prompt.admission)
         iterators.append(_first(prompt, one) if prompt.first == index else _after(prompt, one))
     unadmitted = {prompt.first for prompt in prompts.values()}
     held: list[tuple[int, PlayEvent]] = []
@@ -66,7 +67,8 @@ async def play(
 class _Prompt:
     """A prompt of one or more requests."""
 
-    first: int  # index of the request that prefills it
+    first: int  # index of the request that is admitted first, and prefills it
+    admission: Admission
     prefilled: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -114,9 +116,9 @@ def _next(iterator: AsyncGenerator[PlayEvent]) -> asyncio.Task[PlayEvent | None]
 
 
 async def _play_one(
-    generations: Generations, request: GenerationRequest, caller: Caller, options: PromptOptions
+    generations: Generations, request: GenerationRequest, caller: Caller, admission: Admission
 ) -> AsyncGenerator[PlayEvent]:
-    async with generations.open(request, caller, options) as generation:
+    async with generations.open(request, caller, admission) as generation:
         yield generation
         async for event in generation.events():
             yield event

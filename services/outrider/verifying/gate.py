@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from outrider.verifying.mailbox import StreamItem
+from outrider.wire.messages import SessionFinished
 
 
 @dataclass(slots=True)
@@ -36,6 +37,9 @@ class Gate:
         while self._waiting and self._waiting[0][0] <= self.stored:
             yield self._waiting.popleft()[1]
 
-    def drop(self) -> None:
-        """Forget what waits."""
+    def close(self) -> bool:
+        """Let nothing through any more. Returns whether the session's end was among what waited."""
+        ended = any(isinstance(item, SessionFinished) for _, item in self._waiting)
+        self.closed = True
         self._waiting.clear()
+        return ended

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 from outrider import catalogue
 from outrider.config.schema import OutriderConfig, VerifierConfig
-from outrider.core.errors import InternalError, OutriderError, UnavailableError
+from outrider.core.errors import InternalError, OutriderError, StaleEpochError, UnavailableError
 from outrider.core.models import ModelInfo
 from outrider.discovery import Instance, Registry, Role, StaticRegistry
 from outrider.engine.api import EngineApi
@@ -58,7 +58,7 @@ class Replica:
         self.writer = CommitWriter(
             store,
             max_pending=config.store.max_pending,
-            on_fenced=lambda session_id, error: self.rounds.post(End(session_id, error=error)),
+            on_fenced=self._fenced,
             on_stored=self.streams.stored,
             snapshot=self.streams.snapshot,
             observer=metrics.store,
@@ -146,6 +146,10 @@ class Replica:
             *self.writer.troubles,
             *(f"drafter {report.name} is {report.status.value}: {report.detail}" for report in away),
         )
+
+    def _fenced(self, session_id: str, error: StaleEpochError) -> None:
+        self.streams.fenced(session_id, error)
+        self.rounds.post(End(session_id, error=error))
 
     def _engine_ended(self, work: asyncio.Future[None]) -> None:
         error: OutriderError = UnavailableError("the verifier is stopping")

@@ -140,15 +140,16 @@ class VerifierServicer(VerifierService):
         arrival = self._arrivals.get(cancel.session_id)
         if arrival is not None:
             await arrival.wait()
-        if cancel.session_id in self._streams:
-            self._post(End(cancel.session_id, cancel.keep_tokens, cancel.reason))
+        lived, keep = cancel.session_id in self._streams, cancel.keep_tokens
+        if lived:
+            self._post(End(cancel.session_id, keep, cancel.reason))
             await self._streams.wait_ended(cancel.session_id)
-            return True
         finished = self._streams.finished(cancel.session_id)
-        if finished is not None and cancel.keep_tokens is not None and cancel.keep_tokens <= finished.tokens:
-            finished.tokens = cancel.keep_tokens
-            self._writer.truncate(cancel.session_id, finished.epoch, finished.tokens, cancel.reason)
-        return finished is not None
+        # One that lived was cut by the engine thread, unless it had finished there already.
+        if finished is not None and keep is not None and keep <= finished.tokens - lived:
+            finished.tokens = keep
+            self._writer.truncate(cancel.session_id, finished.epoch, keep, cancel.reason)
+        return lived or finished is not None
 
     async def _start(self, request: pb.VerifierGenerateRequest, span: trace.Span) -> Attachment:
         wanted = convert.session_request_from_proto(request, draw_seed=lambda: secrets.randbits(64))

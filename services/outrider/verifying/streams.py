@@ -177,6 +177,15 @@ class StreamTable:
             live.gate.stored = max(live.gate.stored, tokens)
             self._pass(live, live.gate)
 
+    def fenced(self, session_id: str, error: StaleEpochError) -> None:
+        """Somebody else owns a session: what waits to be stored never will be.
+
+        The engine thread is told too, but knows nothing of a session whose end waits here.
+        """
+        live = self._live.get(session_id)
+        if live is not None and live.gate is not None:
+            self._tell(live, error)
+
     def _pass(self, live: _Live, gate: Gate) -> None:
         """Let through the gate what may; what is left has its time."""
         progress = False
@@ -190,10 +199,11 @@ class StreamTable:
             live.timer = asyncio.get_running_loop().call_later(WITHHELD_S, self._overdue, live, gate)
 
     def _overdue(self, live: _Live, gate: Gate) -> None:
-        """End the client's stream; that ends the session."""
-        gate.drop()
-        gate.closed = True
-        live.attachment.push(_not_stored())
+        """End the client's stream; that ends the session, if it has not ended by itself."""
+        if gate.close():
+            self._tell(live, _not_stored())
+        else:
+            live.attachment.push(_not_stored())
 
     def _tell(self, live: _Live, item: StreamItem) -> None:
         live.attachment.push(item)

@@ -64,7 +64,7 @@ _BOTH: dict[str, st.SearchStrategy[Any]] = {
     "repetition_penalty": st.floats(0.3, 2.0),
     "logit_bias": st.dictionaries(_tokens.map(str), st.floats(-100, 100), max_size=6),
     "allowed_token_ids": st.lists(_tokens, min_size=1, max_size=40, unique=True),
-    "bad_words": st.lists(_words, max_size=4),
+    "bad_words": st.lists(_words.filter(str.strip), max_size=4),
     "stop": st.lists(_words, max_size=3),
     "stop_token_ids": st.lists(_tokens, max_size=60, unique=True),
     "ignore_eos": st.booleans(),

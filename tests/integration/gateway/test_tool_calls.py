@@ -151,11 +151,11 @@ async def test_none_reads_no_calls_but_shows_the_tools(open_stack):
 async def test_a_named_function_is_the_whole_answer(open_stack):
     async with open_stack(UNKNOWN, PARIS) as stack:
         named = {"type": "function", "function": {"name": "weather"}}
-        await check(stack, None, [("weather", PARIS)], "tool_calls", tool_choice=named)
+        await check(stack, None, [("weather", PARIS)], "stop", tool_choice=named)
         (session, *_) = stack.verifier.sessions.values()
         grammar = session.request.sampling.edits.grammar
         assert grammar.kind is GrammarKind.JSON_SCHEMA
-        assert json.loads(grammar.text) == CITY
+        assert json.loads(grammar.text).items() >= CITY.items()
         await check(stack, None, [("weather", '{"c')], "length", tool_choice=named, max_tokens=3)
 
 

@@ -23,7 +23,9 @@ def parse(api, fields):
 
 def refusal(api, fields):
     try:
-        parse(api, fields).generations()
+        request = parse(api, fields)
+        request.check()
+        request.generations()
     except ValidationError as error:
         return from_validation(error)
     except InvalidRequestError as error:

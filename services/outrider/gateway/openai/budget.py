@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outrider.core.errors import InvalidRequestError
-from outrider.gateway.openai.requests import GenerationBody
+from outrider.gateway.openai.generation_body import GenerationBody
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,9 +53,12 @@ class CallWriter:
         return {} if reader is None else self._delta(answer, reader.finish())
 
     def finish_reason(self, answer: Answer) -> str:
-        """An answer that ended by itself and has calls waits for their results."""
-        calls = answer.index in self._calling and answer.finish_reason == "stop"
-        return "tool_calls" if calls else answer.finish_reason
+        """An answer that ended by itself and has calls waits for their results.
+
+        A call that the request itself named is no choice of the model's: as OpenAI and vLLM have it, "stop".
+        """
+        chosen = answer.index in self._calling and self._plan.mode != "named"
+        return "tool_calls" if chosen and answer.finish_reason == "stop" else answer.finish_reason
 
     def _reader(self, answer: Answer) -> ToolCallReader | None:
         if answer.index not in self._readers:

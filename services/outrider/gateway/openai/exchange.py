@@ -22,7 +22,7 @@ from outrider.gateway.openai.answers import Answer, Answers
 from outrider.gateway.openai.bodies import parse_body, read_body
 from outrider.gateway.openai.budget import Budget
 from outrider.gateway.openai.errors import error_body
-from outrider.gateway.openai.requests import GenerationBody
+from outrider.gateway.openai.generation_body import GenerationBody
 from outrider.gateway.openai.shapes import Shape
 from outrider.gateway.playing import PlayEvent, play
 from outrider.gateway.tokenizer import TextTokenizer
@@ -80,10 +80,11 @@ class Exchange(Response):
     async def _answer(self, request: Request, send: Send) -> str:
         raw = await read_body(request, self._budget.max_body_bytes)
         body = parse_body(raw, self._endpoint.body)
-        asked = body.generations()
-        self._fields |= body.fields
+        body.check()
         info = self._generations.info
         self._budget.check(body, info.model.context_length)
+        asked = body.generations()
+        self._fields |= body.fields
         caller = Caller(
             operation=self._endpoint.operation,
             stream=body.streams,

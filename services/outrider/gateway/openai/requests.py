@@ -11,29 +11,23 @@ from outrider.core.errors import InvalidRequestError
 from outrider.core.params import Grammar, LogprobParams
 from outrider.gateway.admission import PromptOptions
 from outrider.gateway.openai import unsupported
+from outrider.gateway.openai.generation_body import MOST_TOKENS, GenerationBody, check_max_tokens
 from outrider.gateway.openai.messages import MAX_MESSAGES, Message, TemplateFields
 from outrider.gateway.openai.parameters import (
     TOKEN_ID,
-    PromptFields,
-    SamplingFields,
     Schema,
-    Speculation,
-    StopFields,
-    StreamOptions,
     listed,
     noted,
 )
-from outrider.gateway.openai.structured import StructuredFields
 from outrider.gateway.openai.tools import ToolFields
-from outrider.wire.messages import GenerationRequest, PromptInput
+from outrider.wire.messages import PromptInput
 
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for completions; chats go on to the end of the context."""
 MAX_PROMPTS = 64
 """Prompts in one completions request."""
-MOST_TOKENS = 2**31 - 1
 
-_ONE_PROMPT: list[Schema] = [{"type": "string", "minLength": 1}, listed(TOKEN_ID, 2**20, least=1)]
+_ONE_PROMPT: list[Schema] = [{"type": "string"}, listed(TOKEN_ID, 2**20, least=1)]
 _PROMPT: Schema = {"anyOf": [*_ONE_PROMPT, listed({"anyOf": _ONE_PROMPT}, MAX_PROMPTS, least=1)]}
 
 
@@ -53,135 +47,6 @@ def _prompts(value: Any) -> Any:
 
 def _is_ids(value: list[Any]) -> bool:
     return all(isinstance(item, int) and not isinstance(item, bool) for item in value)
-
-
-class GenerationBody(SamplingFields, StopFields, PromptFields, StructuredFields):
-    """What chat and completions share."""
-
-    model: str | None = Field(None, description="empty: the only model served")
-    max_tokens: int | None = Field(None, json_schema_extra=noted(1, MOST_TOKENS))
-    n: int | None = Field(
-        None, description="answers to each prompt", json_schema_extra=noted(1, limits.MAX_COMPLETIONS)
-    )
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    user: str | None = Field(None, description="accepted, not used")
-    speculation: Speculation | None = None
-
-    @property
-    def streams(self) -> bool:
-        """Whether the answer is a stream."""
-        return bool(self.stream)
-
-    @property
-    def include_usage(self) -> bool:
-        """Whether a stream ends with its usage."""
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
-
-    @property
-    def continuous_usage(self) -> bool:
-        """Whether every event of a stream has the usage so far."""
-        return (
-            self.include_usage
-            and self.stream_options is not None
-            and bool(self.stream_options.continuous_usage_stats)
-        )
-
-    @property
-    def tells_prompt_logprobs(self) -> bool:
-        """Whether log-probabilities of the prompt are told."""
-        return self.told(None).prompt_top is not None
-
-    @property
-    def only_echo(self) -> bool:
-        """Whether nothing but the prompt is wanted: the one token that is generated is dropped."""
-        return False
-
-    @property
-    def wants_stats(self) -> bool:
-        """Whether statistics of speculation are told."""
-        return self.speculation is not None and bool(self.speculation.stats)
-
-    @property
-    def choices(self) -> int:
-        """Answers to each prompt that are returned."""
-        return 1 if self.n is None else self.n
-
-    @property
-    def candidates(self) -> int:
-        """Answers to each prompt that are generated."""
-        return self.choices
-
-    @property
-    def prompts(self) -> int:
-        """How many prompts there are."""
-        return 1
-
-    @property
-    def least_tokens(self) -> int:
-        """Smallest max_tokens."""
-        return 1
-
-    @property
-    def asked_tokens(self) -> int:
-        """Most tokens of one answer; 0: the rest of the context."""
-        raise NotImplementedError
-
-    @property
-    def top_alternatives(self) -> int | None:
-        """Alternatives told at each generated token; None: no log-probabilities."""
-        raise NotImplementedError
-
-    @property
-    def prompt_options(self) -> PromptOptions:
-        """How a prompt becomes tokens."""
-        return PromptOptions(self.add_special_tokens, self.truncate_prompt_tokens)
-
-    @property
-    def fields(self) -> dict[str, str]:
-        """Where core's name of a field is not this body's."""
-        structure = self.structure()
-        return {"grammar": structure[1]} if structure else {}
-
-    def generations(self) -> list[GenerationRequest]:
-        """What to generate: `candidates` for each prompt, side by side.
-
-        Candidate i is drawn with the seed plus i, as vLLM does.
-
-        Raises:
-            InvalidRequestError: a parameter that is not supported, or two that contradict.
-        """
-        self._check()
-        seed, structure = self.seed_in_force(), self.structure()
-        grammar = structure[0] if structure else None
-        return [
-            self._generation(prompt, (seed + candidate) % 2**64, grammar)
-            for prompt in self._inputs()
-            for candidate in range(self.candidates)
-        ]
-
-    def _inputs(self) -> list[PromptInput]:
-        raise NotImplementedError
-
-    def _check(self) -> None:
-        limits.check_completions(self.choices)
-        self.check_prompt_fields()
-        if self.max_tokens is not None:
-            _check_max_tokens("max_tokens", self.max_tokens, self.least_tokens)
-        if self.stream_options is not None and not self.streams:
-            raise InvalidRequestError("stream_options needs stream to be true", field="stream_options")
-
-    def _generation(self, prompt: PromptInput, seed: int, grammar: Grammar | None) -> GenerationRequest:
-        return GenerationRequest(
-            input=prompt,
-            sampling=self.sampling(seed, grammar),
-            stop=self.stops(self.asked_tokens),
-            speculation=(self.speculation or Speculation()).params(),
-            model=self.model or "",
-            logprobs=self.told(self.top_alternatives),
-            bad_words=tuple(self.bad_words or ()),
-            skip_special_tokens=self.skip_special_tokens is not False,
-        )
 
 
 class ChatRequest(ToolFields, TemplateFields, GenerationBody):
@@ -227,10 +92,11 @@ class ChatRequest(ToolFields, TemplateFields, GenerationBody):
         forced = self.tool_grammar(plan)
         return asked if forced is None else (forced, "tools")
 
-    def _check(self) -> None:
-        super()._check()
+    def check(self) -> None:
+        """Raises InvalidRequestError: a parameter that is not supported, or two that contradict."""
+        super().check()
         if self.max_completion_tokens is not None:
-            _check_max_tokens("max_completion_tokens", self.max_completion_tokens, 1)
+            check_max_tokens("max_completion_tokens", self.max_completion_tokens, 1)
         if self.top_logprobs and not self.logprobs:
             raise InvalidRequestError("top_logprobs needs logprobs to be true", field="top_logprobs")
         unsupported.refuse(self.model_extra, unsupported.CHAT)
@@ -307,16 +173,10 @@ class CompletionRequest(GenerationBody):
         ]
         return LogprobParams(top, max(wanted, default=None))
 
-    def _check(self) -> None:
-        super()._check()
+    def check(self) -> None:
+        """Raises InvalidRequestError: a parameter that is not supported, or two that contradict."""
+        super().check()
         limits.check_completions(self.choices, self.best_of)
         if self.candidates > self.choices and self.streams:
             raise InvalidRequestError("best_of above n cannot be streamed", field="best_of")
         unsupported.refuse(self.model_extra, unsupported.COMPLETION)
-
-
-def _check_max_tokens(field: str, max_tokens: int, least: int) -> None:
-    if max_tokens < least:
-        raise InvalidRequestError(
-            f"{field} must be at least {least}, got {limits.quoted(max_tokens)}", field=field
-        )

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from outrider.gateway.openai import responses as r
 from outrider.gateway.openai.answers import Answer, Answers
 from outrider.gateway.openai.counts import choice_stats_body, stats_body, usage_body
+from outrider.gateway.openai.generation_body import GenerationBody
 from outrider.gateway.openai.logprobs import LogprobWriter
-from outrider.gateway.openai.requests import GenerationBody
 from outrider.gateway.tokenizer import TextTokenizer
 from outrider.wire.messages import GenerationDelta, VerifierInfo
 
