@@ -109,7 +109,7 @@ class ScriptedVerifier(VerifierService):
                 reason = FinishReason.STOP
             if stop is not None or session.sent >= asked.stop.max_tokens:
                 break
-        if session.told.is_set() and not self.confirms:
+        if not self.confirms:  # nor does it end by itself, should the Cancel come after the last round
             await asyncio.Event().wait()
         kept = session.sent
         if session.cancels:

@@ -272,3 +272,17 @@ async def test_what_the_compiler_says_is_about_the_field_that_asked(open_stack, 
             assert refused.value.param == param
             assert refused.value.code is None
             assert "does not compile" in refused.value.message
+
+
+async def test_each_choice_has_its_own_calls(open_stack):
+    end = tokenizer().token_to_id("</s>")
+    asked = {"model": "tiny", "messages": MESSAGES, "tools": TOOLS, "n": 2, "max_tokens": 400}
+    async with open_stack(HERMES, WEATHER) as stack, stack.sdk() as client:
+        body = {"stop_token_ids": [end]}
+        whole = await client.chat.completions.create(**asked, extra_body=body)
+        assert [parts(choice) for choice in whole.choices] == [(None, [("weather", PARIS)])] * 2
+        stream = await client.chat.completions.create(**asked, extra_body=body, stream=True)
+        chunks = [chunk async for chunk in stream]
+        for index in range(2):
+            own = [chunk for chunk in chunks if chunk.choices[0].index == index]
+            assert put_together(own) == ("", [("weather", PARIS)], "tool_calls")
