@@ -43,7 +43,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 _STREAM: dict[str, Any] = {
     "description": "with `stream`: server-sent events, each a JSON object, then `[DONE]`",
-    "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    "content": {"text/event-stream": {"schema": {}}},  # JSON schema has no word for events
 }
 
 
