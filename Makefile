@@ -9,7 +9,7 @@ export GOMP_SPINCOUNT := 20000
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test lint format proto proto-baseline bench clean
+.PHONY: help setup demo serve test fuzz lint format proto proto-baseline bench clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -30,6 +30,9 @@ serve: $(STAMP) ## Serve the demo model on http://127.0.0.1:8000 and gRPC 127.0.
 
 test: lint ## Lint, then run all tests
 	$(BIN)/pytest
+
+fuzz: $(STAMP) ## Random requests for about an hour (FACTOR=30 times as many as `make test` takes)
+	OUTRIDER_FUZZ=$(or $(FACTOR),30) $(BIN)/pytest tests/e2e/any_parameters tests/e2e/test_openapi_page.py tests/integration/gateway/test_bodies_fuzzed.py
 
 lint: $(STAMP) ## Check style, types, import directions, protos, file sizes (changes nothing)
 	$(BIN)/ruff format --check .
