@@ -245,7 +245,7 @@ class PromptFields(Body):
     truncate_prompt_tokens: int | None = Field(
         None,
         description="extension: keep so many last tokens of the prompt; -1: as many as fit",
-        json_schema_extra=noted(-1, **{"not": {"const": 0}}),
+        json_schema_extra={"minimum": -1, "not": {"const": 0}},
     )
     add_special_tokens: bool | None = Field(
         None, description="extension: add those that the tokenizer adds; unset: to prompts, not to chats"
