@@ -70,7 +70,7 @@ def _add(whole: dict[str, Any], choice: dict[str, Any]) -> None:
     for name in ("token_ids", "prompt_token_ids"):
         whole[name] += choice.get(name) or []
     for name, values in (choice.get("logprobs") or {}).items():
-        if values is not None:
+        if values:  # a stream of no tokens has no event for them
             whole["logprobs"].setdefault(name, []).extend(values)
     if choice.get("prompt_logprobs") is not None:
         whole["prompt_logprobs"] = choice["prompt_logprobs"]
