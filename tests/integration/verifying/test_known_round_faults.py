@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from outrider.core.params import SamplingParams
+from outrider.core.params import Acceptance, SamplingParams, SpeculationParams
 from outrider.core.sessions import SpeculationStats
 from tests.integration.verifying.harness import GREEDY, OFF, Reply, real_drafter, request, running, sampled
 from tests.integration.verifying.scripted import ScriptedDrafter, knowing, scripted
@@ -159,3 +160,38 @@ async def test_a_draft_model_may_be_wider_than_the_target(
         want = await verifier.generate_all(off)
         assert await verifier.generate_all([request(p, sampling=sampled(2)) for p in prompts]) == want
         assert verifier.metric(f"{SPEC}draft_tokens_total") > 0
+
+
+@pytest.fixture
+def padded(tiny: Path, tmp_path: Path) -> Path:
+    """The target with 128 rows of zeros at the end of its vocabulary, as makers of models pad theirs."""
+    folder = tmp_path / "padded"
+    shutil.copytree(tiny, folder)
+    weights = load_file(folder / "model.safetensors")
+    for name in ("lm_head.weight", "model.embed_tokens.weight"):
+        weights[name] = torch.nn.functional.pad(weights[name], (0, 0, 0, 128))
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["vocab_size"] += 128
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize("which", ["draft", "target"])
+@pytest.mark.parametrize("rule", list(Acceptance))
+async def test_padding_on_either_side_is_no_difference_by_any_rule(
+    tiny: Path, padded: Path, prompts: Prompts, which: str, rule: Acceptance
+) -> None:
+    target, draft = (tiny, padded) if which == "draft" else (padded, tiny)
+    async with real_drafter(model=str(draft)) as config, running(target, drafters={"d": config}) as verifier:
+        how = SpeculationParams(acceptance=rule)
+        for prompt in prompts[1:4]:
+            for sampling in (GREEDY, sampled(5, top_k=20)):
+                reply = await verifier.generate(
+                    request(prompt, sampling=sampling, max_tokens=31, speculation=how)
+                )
+                stats = stats_of(reply)
+                assert stats.accepted_tokens == stats.draft_tokens > 0
+                if rule is Acceptance.COUPLED or sampling is GREEDY:
+                    off = request(prompt, sampling=sampling, max_tokens=31, speculation=OFF)
+                    assert reply.tokens == (await verifier.generate(off)).tokens
