@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import openai
+import pydantic
 import pytest
 
 from tests.stack import Stack
@@ -77,3 +78,40 @@ def test_errors_are_the_sdks_own(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError):
         chat(client, messages=[{"role": "user", "content": "fox " * 4000}])
     assert chat(client).choices[0].message.content is not None
+
+
+async def test_async_choices_with_logprobs_are_the_same_streamed(tiny: Stack) -> None:
+    request: dict[str, Any] = {
+        "model": "tiny",
+        "messages": MESSAGES,
+        "max_tokens": 12,
+        "seed": 5,
+        "temperature": 1.0,
+        "n": 3,
+        "logprobs": True,
+        "top_logprobs": 2,
+        "frequency_penalty": 0.5,
+        "logit_bias": {"70": -100},
+    }
+    async with openai.AsyncOpenAI(base_url=f"{tiny.http}/v1", api_key="unused", max_retries=0) as client:
+        whole = await client.chat.completions.create(**request)
+        stream = await client.chat.completions.create(**request, stream=True)
+        told: dict[int, list[Any]] = {0: [], 1: [], 2: []}
+        async for chunk in stream:
+            for part in chunk.choices:
+                told[part.index] += (part.logprobs and part.logprobs.content) or []
+    assert len({choice.message.content for choice in whole.choices}) == 3
+    for choice in whole.choices:
+        assert choice.logprobs is not None and choice.logprobs.content == told[choice.index]
+        assert all(len(entry.top_logprobs) == 2 for entry in choice.logprobs.content)
+
+
+def test_structured_output_is_parsed(client: openai.OpenAI) -> None:
+    class Answer(pydantic.BaseModel):
+        fast: bool
+        legs: int = pydantic.Field(ge=0, le=9)
+
+    answer = client.chat.completions.parse(
+        model="tiny", messages=MESSAGES, seed=5, max_tokens=60, response_format=Answer
+    )
+    assert isinstance(answer.choices[0].message.parsed, Answer)
