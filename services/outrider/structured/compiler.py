@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits
+from numpy.typing import NDArray
 
 from outrider.core.errors import OverloadedError
 from outrider.core.params import Grammar
@@ -27,6 +28,7 @@ _STACK_BYTES = 256 * 2**20
 
 _MOST_ITEMS = 10_000
 _MOST_LEXER_STATES = 50_000
+_MOST_EXPRESSIONS = 100_000
 """Of a parse: masks are made in the engine thread, so what would take long, or much memory, has to fail."""
 
 
@@ -115,7 +117,15 @@ class GrammarCompiler:
         start.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         if start.is_error():
             raise wrong(f"allows no output, or is too complex: {brief(start.get_error())}")
+        _try_a_token(start.deep_copy(), mask)
         return CompiledGrammar(start, vocabulary)
+
+
+def _try_a_token(matcher: LLMatcher, mask: NDArray[np.int32]) -> None:
+    """Long texts show only then that they take too many expressions."""
+    allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+    if len(allowed) and not matcher.try_consume_tokens([int(allowed[0])]) and matcher.is_error():
+        raise wrong(f"is too complex: {brief(matcher.get_error())}")
 
 
 def _threads() -> ThreadPoolExecutor:
@@ -134,5 +144,8 @@ def _threads() -> ThreadPoolExecutor:
 
 def _limits() -> LLParserLimits:
     return LLParserLimits(
-        step_max_items=_MOST_ITEMS, max_lexer_states=_MOST_LEXER_STATES, verbose_errors=False
+        step_max_items=_MOST_ITEMS,
+        max_lexer_states=_MOST_LEXER_STATES,
+        initial_lexer_fuel=_MOST_EXPRESSIONS,
+        verbose_errors=False,
     )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 from llguidance import LLMatcher
@@ -15,10 +18,14 @@ from outrider.structured.matcher import brief
 
 _MOST_RULES = 4096
 """Rules of a grammar, references of a schema. One may stand in the next, and compiling recurses."""
+_MOST_MULTIPLE = 10_000
+"""Least common multiple of all `multipleOf`: each remainder is a state that no limit counts."""
 _STRICT: Any = {"lenient": False, "coerce_one_of": False}
 """A keyword that cannot be enforced is an error, whatever the schema says under x-guidance."""
 _UNHEARD = re.compile(r"^\s*[\w?!-]+\s*\[[^\]\n]*\b(temperature|max_tokens)\s*=", re.MULTILINE)
 """Attributes of Lark rules that say how to sample: the request does."""
+_EMBEDDED = re.compile(r"%json\s*(?={)")
+"""A schema within a grammar begins after it."""
 
 
 def library_grammar(grammar: Grammar) -> str:
@@ -49,9 +56,7 @@ def _json_schema(text: str) -> str:
     schema = _json(text)
     if not isinstance(schema, dict | bool):
         raise wrong("must be a JSON schema: an object, or true or false")
-    references = _references(schema)
-    if references > _MOST_RULES:
-        raise wrong(f"must have at most {_MOST_RULES} $ref, got {references}")
+    _check_schema(schema)
     if schema is False:
         raise wrong("allows no output: the schema is false")
     try:
@@ -79,6 +84,8 @@ def _context_free(text: str) -> str:
     unheard = _UNHEARD.search(lark)
     if unheard:
         raise wrong(f"must not set {unheard[1]}: the request does")
+    for embedded in _EMBEDDED.finditer(lark):
+        _check_schema(_json_at(lark, embedded.end()))
     return LLMatcher.grammar_from_lark(lark)
 
 
@@ -89,13 +96,44 @@ def _json(text: str) -> Any:
         raise wrong(f"is no JSON: {brief(str(error))}") from None
 
 
-def _references(schema: object) -> int:
-    count, rest = 0, [schema]
+def _json_at(text: str, start: int) -> Any:
+    """The JSON value that begins there; None if there is none, which the library will say."""
+    try:
+        return json.JSONDecoder().raw_decode(text, start)[0]
+    except (ValueError, RecursionError):
+        return None
+
+
+def _check_schema(schema: object) -> None:
+    """Bound what the library does not."""
+    references, multiple = 0, 1
+    for part in _objects(schema):
+        references += "$ref" in part
+        step = part.get("multipleOf")
+        if isinstance(step, int | float) and math.isfinite(step) and step > 0:
+            multiple = math.lcm(multiple, _digits(step))
+    if references > _MOST_RULES:
+        raise wrong(f"must have at most {_MOST_RULES} $ref, got {references}")
+    if multiple > _MOST_MULTIPLE:
+        raise wrong(f"must have a least common multiple of all multipleOf of at most {_MOST_MULTIPLE}")
+
+
+def _digits(number: float) -> int:
+    """A number above 0 without its decimal point: 0.25 becomes 25."""
+    numerator, denominator = Decimal(str(number)).as_integer_ratio()
+    while denominator > 1:  # a divisor of a power of 10
+        factor = 10 // math.gcd(denominator, 10)
+        numerator, denominator = numerator * factor, denominator // math.gcd(denominator, 10)
+    return numerator
+
+
+def _objects(value: object) -> Iterator[dict[str, Any]]:
+    """All objects within a JSON value."""
+    rest = [value]
     while rest:
-        value = rest.pop()
-        if isinstance(value, dict):
-            count += "$ref" in value
-            rest.extend(value.values())
-        elif isinstance(value, list):
-            rest.extend(value)
-    return count
+        part = rest.pop()
+        if isinstance(part, dict):
+            yield part
+            rest.extend(part.values())
+        elif isinstance(part, list):
+            rest.extend(part)

@@ -13,7 +13,7 @@ from outrider.core.params import Grammar, GrammarKind
 from outrider.structured import GrammarCompiler, GrammarVocabulary
 from outrider.structured import compiler as module
 from tests.tiny_models import EOS_TOKEN_ID
-from tests.unit.structured.conftest import VOCAB
+from tests.unit.structured.conftest import VOCAB, Make
 
 
 def refusal(compiler: GrammarCompiler, kind: GrammarKind, text: str) -> str:
@@ -95,6 +95,35 @@ def test_a_wrong_grammar_is_refused_with_the_reason(
 def test_a_grammar_of_too_many_rules_is_refused(compiler: GrammarCompiler, lines: list[str]) -> None:
     text = "\n".join([f"start: {lines[0].partition(':')[0]}", *lines])
     assert "at most 4096 lines" in refusal(compiler, GrammarKind.GRAMMAR, text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (GrammarKind.JSON_SCHEMA, '{"type": "integer", "multipleOf": 123456789}'),
+        (GrammarKind.JSON_SCHEMA, '{"type": "number", "multipleOf": 1.23456789}'),
+        (
+            GrammarKind.JSON_SCHEMA,
+            '{"allOf": [{"multipleOf": 9973}, {"multipleOf": 9967}], "type": "integer"}',
+        ),
+        (GrammarKind.GRAMMAR, 'start: "a" %json  {"type": "integer", "multipleOf": 123456789}'),
+    ],
+)
+def test_multiples_are_bounded_as_each_remainder_is_a_state(
+    compiler: GrammarCompiler, kind: GrammarKind, text: str
+) -> None:
+    assert "multipleOf" in refusal(compiler, kind, text)
+
+
+@pytest.mark.parametrize("steps", [[10000], [0.01, 100, 2.5], [7, 11, 13], [1e-9]])
+def test_usual_multiples_are_supported(make: Make, steps: list[float]) -> None:
+    properties = {f"p{index}": {"type": "number", "multipleOf": step} for index, step in enumerate(steps)}
+    make(GrammarKind.JSON_SCHEMA, json.dumps({"type": "object", "properties": properties}))
+
+
+@pytest.mark.parametrize("text", ["a" * 120_000, "a{100000}"])
+def test_a_text_so_long_that_each_mask_takes_long_is_refused(compiler: GrammarCompiler, text: str) -> None:
+    assert "too complex" in refusal(compiler, GrammarKind.REGEX, text)
 
 
 def test_rules_may_stand_in_one_another_as_deep_as_there_may_be_rules(compiler: GrammarCompiler) -> None:
