@@ -151,13 +151,16 @@ async def test_an_echo_has_the_prompt_before_the_completion(client, max_tokens):
             assert choice["text"][begin:end] == name
 
 
-async def test_a_streamed_echo_is_the_whole_one_in_pieces(client):
+@pytest.mark.parametrize("max_tokens", [0, 12])
+async def test_a_streamed_echo_is_the_whole_one_in_pieces(client, max_tokens):
     fields = {"echo": True, "logprobs": 1, "prompt_logprobs": 0, "prompt": ["The", PROMPT]}
+    fields["max_tokens"] = max_tokens
     whole = await ask(client, ASKED, **fields)
     by_choice, _ = await streamed(client, ASKED, **fields)
     for choice in whole["choices"]:
         parts = [part for _, part in by_choice[choice["index"]]]
         assert "".join(part["text"] for part in parts) == choice["text"]
+        assert [one for part in parts for one in part["token_ids"]] == choice["token_ids"]
         assert parts[0]["prompt_logprobs"] == choice["prompt_logprobs"]
         for name, values in choice["logprobs"].items():
             assert [one for part in parts if part["logprobs"] for one in part["logprobs"][name]] == values

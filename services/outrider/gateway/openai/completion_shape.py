@@ -28,6 +28,7 @@ class CompletionShape(BaseShape):
         self._prompts = body.prompt
         self._whole_prompts = body.truncate_prompt_tokens is None
         self._echo = bool(body.echo)
+        self._only_echo = body.only_echo
         self._top = body.logprobs
         self._offsets: dict[int, TextOffsets] = {}
 
@@ -48,8 +49,10 @@ class CompletionShape(BaseShape):
         told = {"logprobs": self._prompt_logprobs(answer), **self._ids(())}
         return self._event(answer, self._prompt_text(answer), None, told)
 
-    def delta(self, answer: Answer, delta: GenerationDelta) -> r.Completion:
-        """Event with new text."""
+    def delta(self, answer: Answer, delta: GenerationDelta) -> r.Completion | None:
+        """Event with new text; None if only the prompt is wanted."""
+        if self._only_echo:
+            return None
         told = {"logprobs": self._logprobs(answer, delta.token_ids, delta.logprobs)}
         return self._event(answer, delta.text, None, told | self._ids(delta.token_ids))
 

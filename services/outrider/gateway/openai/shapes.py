@@ -25,8 +25,8 @@ class Shape(Protocol):
     def opening(self, answer: Answer) -> Any | None:
         """First event of a choice, if there is one before its text."""
 
-    def delta(self, answer: Answer, delta: GenerationDelta) -> Any:
-        """Event with new text."""
+    def delta(self, answer: Answer, delta: GenerationDelta) -> Any | None:
+        """Event with new text, if there is anything to tell."""
 
     def closing(self, answer: Answer) -> Any:
         """Last event of a choice."""
