@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from outrider.core.errors import OverloadedError
 from outrider.core.params import Grammar
 from outrider.structured.dialects import library_grammar, wrong
-from outrider.structured.matcher import GrammarMatcher, brief
+from outrider.structured.matcher import GrammarMatcher, GrammarStart, brief
 from outrider.structured.vocabulary import GrammarVocabulary
 
 _KEPT = 128
@@ -34,9 +34,9 @@ _MOST_EXPRESSIONS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class CompiledGrammar:
-    """A grammar for one vocabulary. Immutable, for any thread."""
+    """A grammar for one vocabulary. For any thread."""
 
-    start: LLMatcher
+    start: GrammarStart
     vocabulary: GrammarVocabulary
 
     def matcher(self, stop_token_ids: Collection[int]) -> GrammarMatcher:
@@ -74,7 +74,7 @@ class GrammarCompiler:
         """
         with self._lock:
             found = self._kept.get(grammar)
-            if found is not None:
+            if found is not None and not _is_worn(found):
                 self._kept.move_to_end(grammar)
                 return found
             if self._waiting >= _MOST_WAITING:
@@ -107,7 +107,12 @@ class GrammarCompiler:
             if self._vocabulary is None:
                 self._vocabulary = self._load()
         vocabulary = self._vocabulary
-        start = LLMatcher(vocabulary.tokenizer, library_grammar(grammar), log_level=0, limits=_limits())
+        source = library_grammar(grammar)
+
+        def fresh() -> LLMatcher:
+            return LLMatcher(vocabulary.tokenizer, source, log_level=0, limits=_limits())
+
+        start = fresh()
         if start.is_error():
             raise wrong(f"is not supported: {brief(start.get_error())}")
         if warnings := start.get_grammar_warnings():  # of a schema within a grammar that asks for leniency
@@ -118,7 +123,12 @@ class GrammarCompiler:
         if start.is_error():
             raise wrong(f"allows no output, or is too complex: {brief(start.get_error())}")
         _try_a_token(start.deep_copy(), mask)
-        return CompiledGrammar(start, vocabulary)
+        return CompiledGrammar(GrammarStart(start, fresh), vocabulary)
+
+
+def _is_worn(found: Future[CompiledGrammar]) -> bool:
+    """Whether its shared lexer is used up."""
+    return found.done() and not found.cancelled() and not found.exception() and found.result().start.worn
 
 
 def _try_a_token(matcher: LLMatcher, mask: NDArray[np.int32]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from llguidance import LLMatcher
@@ -15,6 +16,20 @@ _MOST_CHARS = 300
 """Of a message of the library, which may repeat the grammar."""
 
 
+@dataclass(slots=True)
+class GrammarStart:
+    """The beginning of a grammar, for many matchers.
+
+    Copies share the library's lexer, whose limits count all that any of them had it build. So one that fails
+    is tried again with a lexer of its own: whether an output can go on must not depend on other outputs, nor
+    on draft tokens that were taken back.
+    """
+
+    matcher: LLMatcher
+    fresh: Callable[[], LLMatcher]  # with a lexer of its own; takes as long as compiling
+    worn: bool = False  # the shared lexer has reached a limit, for good
+
+
 class GrammarMatcher:
     """A place in a grammar. Not thread-safe.
 
@@ -22,14 +37,16 @@ class GrammarMatcher:
     kept from the library, which knows one rule for them and another for tokens of a grammar.
     """
 
-    def __init__(self, start: LLMatcher, vocabulary: GrammarVocabulary, end_token_ids: Sequence[int]) -> None:
+    def __init__(
+        self, start: GrammarStart, vocabulary: GrammarVocabulary, end_token_ids: Sequence[int]
+    ) -> None:
         """Args:
-        start: the beginning of a grammar. Only copied, so many matchers share it.
+        start: of the grammar.
         vocabulary: that it was compiled for.
         end_token_ids: what may end an output, as `GrammarVocabulary.end_token_ids` gives them.
         """
         self._start = start
-        self._matcher = start.deep_copy()
+        self._matcher = start.matcher.deep_copy()
         self._vocab_size = vocabulary.tokenizer.vocab_size
         self._words = vocabulary.words
         self._ends = frozenset(end_token_ids)
@@ -67,6 +84,9 @@ class GrammarMatcher:
         row = self._row
         self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
         if self._matcher.is_error():
+            self._renew()
+            self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+        if self._matcher.is_error():
             raise self._lost("it is too complex, or nothing fits it")
         np.bitwise_and(row[: self._words], ~self._end_bits, out=mask)
         if self._matcher.is_accepting():
@@ -88,7 +108,11 @@ class GrammarMatcher:
         # The library takes an id past its vocabulary for a defect.
         if self._ended or not 0 <= token_id < self._vocab_size:
             return False
-        if self._matcher.try_consume_tokens([token_id]):
+        taken = self._matcher.try_consume_tokens([token_id])
+        if not taken and self._matcher.is_error():
+            self._renew()
+            taken = self._matcher.try_consume_tokens([token_id])
+        if taken:
             self._tokens.append(token_id)
             return True
         if self._matcher.is_error():
@@ -108,12 +132,19 @@ class GrammarMatcher:
     def _lost(self, why: str) -> InvalidRequestError:
         """The library's matcher has failed, for good: take another one to the same place."""
         detail = brief(self._matcher.get_error())
-        self._go_back()
+        self._renew()
         message = f"grammar cannot be followed past token {len(self)} of the output: {why}"
         return InvalidRequestError(f"{message} ({detail})" if detail else message, field="grammar")
 
     def _go_back(self) -> None:
-        self._matcher = self._start.deep_copy()
+        self._matcher = self._start.matcher.deep_copy()
+        if self._matcher.try_consume_tokens(self._tokens) < len(self._tokens):
+            self._renew()
+
+    def _renew(self) -> None:
+        """The same place with a lexer of its own."""
+        self._start.worn = True
+        self._matcher = self._start.fresh()
         self._matcher.try_consume_tokens(self._tokens)
 
 

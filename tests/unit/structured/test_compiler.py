@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from outrider.core.errors import InvalidRequestError, OverloadedError
 from outrider.core.params import Grammar, GrammarKind
-from outrider.structured import GrammarCompiler, GrammarVocabulary
+from outrider.structured import GrammarCompiler, GrammarMatcher, GrammarVocabulary
 from outrider.structured import compiler as module
 from tests.tiny_models import EOS_TOKEN_ID
 from tests.unit.structured.conftest import VOCAB, Make
@@ -180,3 +182,35 @@ def test_too_many_grammars_at_once_are_refused(folder: Path, monkeypatch: pytest
     with pytest.raises(OverloadedError):
         compiler.submit(Grammar(GrammarKind.REGEX, "a"))
     compiler.close()
+
+
+def walk(matcher: GrammarMatcher, seed: int, steps: int) -> list[int]:
+    """Tokens that a grammar allows, drawn."""
+    rng, mask, taken = random.Random(seed), np.zeros(matcher.words, dtype=np.int32), []
+    for _ in range(steps):
+        matcher.fill_mask(mask)
+        allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+        taken.append(int(rng.choice(allowed[allowed != EOS_TOKEN_ID])))
+        assert matcher.accept(taken[-1])
+    return taken
+
+
+def test_outputs_do_not_use_up_one_another_s_limits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library counts the states that all copies of a grammar have made."""
+    grammar = Grammar(GrammarKind.REGEX, "(.*a.{12}b.*|.*c.{12}d.*)")
+
+    def load() -> GrammarVocabulary:
+        return GrammarVocabulary.load(folder, vocab_size=VOCAB, eos_token_ids={EOS_TOKEN_ID})
+
+    roomy = GrammarCompiler(load)
+    expected = [walk(roomy.submit(grammar).result(60).matcher(()), seed, 60) for seed in range(12)]
+    monkeypatch.setattr(module, "_MOST_LEXER_STATES", 2000)
+    tight = GrammarCompiler(load)
+    compiled = tight.submit(grammar).result(60)
+    assert [walk(compiled.matcher(()), seed, 60) for seed in range(12)] == expected
+    assert compiled.start.worn
+    again = tight.submit(grammar).result(60)
+    assert again is not compiled
+    assert not again.start.worn
+    roomy.close()
+    tight.close()
