@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from outrider.core.errors import ProtocolError
+from outrider.core.params import Acceptance
 from outrider.core.rounds import Proposal, StaleReason
 from outrider.verifying.mailbox import LinkUp, Outcome
 from outrider.verifying.patience import Patience
@@ -27,6 +28,7 @@ class LinkState:
     up: bool = False
     draining: bool = False
     max_draft_tokens: int = 0
+    vocab_size: int = 0  # rows of its output head
 
 
 class DraftDesk:
@@ -65,6 +67,7 @@ class DraftDesk:
         link.generation = event.generation
         link.up, link.draining = True, False
         link.max_draft_tokens = event.info.max_draft_tokens
+        link.vocab_size = event.info.model.vocab_size
         link.patience.reset()
 
     def link_down(self, name: str, generation: int, sessions: Iterable[Session]) -> None:
@@ -90,7 +93,7 @@ class DraftDesk:
         link = self._links.get(drafting.link)
         if drafting.phase is DraftPhase.ABSENT and link and link.up and not link.draining:
             drafting.phase = DraftPhase.OPEN
-            self._send(link, self._open(session, 0, 0.0, ""), outcome)
+            self._send(link, self._open(session, link, 0, 0.0, ""), outcome)
 
     def ask(self, session: Session, settled: Settled, now: float, outcome: Outcome) -> None:
         """After a round of a session that goes on: tell the outcome, ask for the next proposal."""
@@ -105,7 +108,7 @@ class DraftDesk:
             if length < 1 or not patience or link.draining or now < drafting.reopen_at:
                 return
             traceparent = session.spans.begin() if session.spans else ""
-            command: DraftCommand = self._open(session, length, patience, traceparent)
+            command: DraftCommand = self._open(session, link, length, patience, traceparent)
             drafting.phase = DraftPhase.OPEN
         else:
             if length < 1:
@@ -199,7 +202,20 @@ class DraftDesk:
         elif proposal.base_len == drafting.missed_len:
             link.patience.observe(now - drafting.missed_asked_at)
 
-    def _open(self, session: Session, length: int, patience: float, traceparent: str) -> OpenDraft:
+    def _rule(self, session: Session, link: LinkState) -> Acceptance:
+        """By what rule the drafter has to draft.
+
+        Past the target's head it may draw ids that cannot be verified. To drop just the proposals that hold
+        one would bend the law of drawn tokens. Of tokens that coupled noise chose it may be done: the rules
+        take them as given, whatever they are.
+        """
+        if link.vocab_size > self._vocab_size:
+            return Acceptance.COUPLED
+        return session.record.speculation.acceptance
+
+    def _open(
+        self, session: Session, link: LinkState, length: int, patience: float, traceparent: str
+    ) -> OpenDraft:
         return OpenDraft(
             session.session_id,
             session.record.epoch,
@@ -209,7 +225,7 @@ class DraftDesk:
             traceparent=traceparent,
             patience_us=round(patience * 1e6),
             prompt_len=len(session.record.prompt),
-            acceptance=session.record.speculation.acceptance,
+            acceptance=self._rule(session, link),
         )
 
     def _advance(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from outrider.core.models import DrafterInfo, ModelInfo
-from outrider.core.params import SamplingParams, StopParams
+from outrider.core.params import Acceptance, SamplingParams, SpeculationParams, StopParams
 from outrider.core.rounds import Proposal, StaleReason
 from outrider.core.sessions import SessionRecord
 from outrider.core.trees import TokenTree
@@ -225,3 +227,18 @@ def test_closing_frees_the_drafters_state_once(desk: Desk) -> None:
     desk.desk.close(desk.session, desk.outcome)
     desk.desk.close(desk.session, desk.outcome)
     assert [type(c) for c in desk.sent] == [CloseDraft]
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"), [(0, Acceptance.BLOCK), (100, Acceptance.BLOCK), (101, Acceptance.COUPLED)]
+)
+def test_a_head_larger_than_the_targets_draws_nothing(rows: int, told: Acceptance) -> None:
+    """A proposal with an id past the target's head is dropped: tokens must not be drawn then, but chosen."""
+    desk = Desk()
+    info = replace(INFO, model=ModelInfo("draft", vocab_size=rows))
+    desk.desk.link_up(LinkUp("d", 2, info))
+    speculation = SpeculationParams(acceptance=Acceptance.BLOCK)
+    desk.session.record = replace(desk.session.record, speculation=speculation)
+    desk.desk.admit(desk.session, desk.outcome)
+    (command,) = desk.sent
+    assert isinstance(command, OpenDraft) and command.acceptance is told

@@ -79,3 +79,27 @@ def test_a_drafter_that_draws_from_the_target_is_always_believed() -> None:
 def test_more_siblings_are_accepted_more_often() -> None:
     one, two, three = (accepted(TOKEN, drafters.sampled_tree((width,)), (1, 1)) for width in (1, 2, 3))
     assert one < two < three
+
+
+STOP = 2
+
+
+def stopping(context: tuple[int, ...]) -> tuple[float, ...]:
+    """Behind a stop token the verifier takes any law, since nothing counts there."""
+    return (1.0, 0.0, 0.0) if context and context[-1] == STOP else target(context)
+
+
+def until_stop(law: dict[tuple[int, ...], float]) -> dict[tuple[int, ...], float]:
+    """The law of what is delivered."""
+    trimmed: dict[tuple[int, ...], float] = {}
+    for tokens, chance in law.items():
+        kept = tokens[: tokens.index(STOP)] if STOP in tokens else tokens
+        trimmed[kept] = trimmed.get(kept, 0.0) + chance
+    return trimmed
+
+
+@pytest.mark.parametrize("acceptance", [TOKEN, BLOCK])
+@pytest.mark.parametrize("drafter", [sampled_chain(3), drafters.sampled_tree((2, 2)), drafters.likeliest])
+def test_nothing_behind_a_stop_token_counts(drafter: Drafter, acceptance: Acceptance) -> None:
+    emitted = emitted_law(rule(acceptance), drafter, stopping)
+    assert distance(until_stop(emitted), until_stop(target_law())) < TOLERANCE

@@ -187,3 +187,28 @@ def test_case_58_the_residual_of_a_token_is_wrong_for_a_block() -> None:
 def test_siblings_drawn_without_replacement_tell_what_their_elders_left() -> None:
     assert miss(rule(TOKEN), drafters.sampled_tree((2,))) < TOLERANCE
     assert miss(rule(TOKEN), drafters.sampled_tree((2,), tell_raw=True)) > CLEAR
+
+
+def dropping(drafter: Drafter, token_id: int) -> Drafter:
+    """Proposals that hold this token never arrive."""
+
+    def dropped(context: Tokens, world: World) -> TokenTree:
+        tree = drafter(context, world)
+        return TokenTree() if token_id in tree.token_ids else tree
+
+    return dropped
+
+
+def chosen_by_noise(context: Tokens, world: World) -> TokenTree:
+    """Drawn by noise that the rule does not see, and handed on as if chosen."""
+    tree = sampled_chain(2)(context, world)
+    return TokenTree(tree.token_ids, tree.parents)
+
+
+@pytest.mark.parametrize("acceptance", [TOKEN, BLOCK])
+def test_chosen_tokens_may_be_dropped_for_what_they_are_and_drawn_ones_may_not(
+    acceptance: Acceptance,
+) -> None:
+    assert miss(rule(acceptance), chosen_by_noise) < TOLERANCE
+    assert miss(rule(acceptance), dropping(chosen_by_noise, 1)) < TOLERANCE
+    assert miss(rule(acceptance), dropping(sampled_chain(2), 1)) > CLEAR
