@@ -264,6 +264,8 @@ async def test_a_body_that_is_no_object_is_refused(client, body):
 
 CONTRADICTIONS = [
     ("/v1/chat/completions", {"top_logprobs": 3}, "top_logprobs"),
+    ("/v1/chat/completions", {"logprobs": 3}, "logprobs"),
+    ("/v1/chat/completions", {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ("/v1/chat/completions", {"logprobs": False, "top_logprobs": 3}, "top_logprobs"),
     ("/v1/chat/completions", {"stream_options": {}}, "stream_options"),
     ("/v1/chat/completions", {"max_tokens": 3, "min_tokens": 4}, "min_tokens"),

@@ -60,7 +60,7 @@ class Exchange(Response):
         self._generations = generations
         self._observer = observer
         self._budget = budget
-        self._fields = dict(endpoint.fields)
+        self._fields: dict[str, str] = {}  # once the body is checked: before, names are its own
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer; errors before the first byte are raised, later ones are sent as an event."""
@@ -84,7 +84,7 @@ class Exchange(Response):
         info = self._generations.info
         self._budget.check(body, info.model.context_length)
         asked = body.generations()
-        self._fields |= body.fields
+        self._fields = {**self._endpoint.fields, **body.fields}
         caller = Caller(
             operation=self._endpoint.operation,
             stream=body.streams,
