@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits
 from numpy.typing import NDArray
 
-from outrider.core.errors import OverloadedError
+from outrider.core.errors import OverloadedError, UnavailableError
 from outrider.core.params import Grammar
 from outrider.structured.dialects import library_grammar, wrong
 from outrider.structured.matcher import GrammarMatcher, GrammarStart, brief
@@ -63,6 +63,7 @@ class GrammarCompiler:
         self._kept: OrderedDict[Grammar, Future[CompiledGrammar]] = OrderedDict()
         self._waiting = 0
         self._executor: ThreadPoolExecutor | None = None
+        self._renewing: ThreadPoolExecutor | None = None
 
     def submit(self, grammar: Grammar) -> Future[CompiledGrammar]:
         """Compile a grammar, or find it among the last ones. Never blocks for long.
@@ -81,7 +82,7 @@ class GrammarCompiler:
                 raise OverloadedError(f"{self._waiting} grammars are waiting to be compiled")
             self._waiting += 1
             if self._executor is None:
-                self._executor = _threads()
+                self._executor, self._renewing = _threads(_THREADS), _threads(1)
             future = self._executor.submit(self._compile, grammar)
             self._kept[grammar] = future
             while len(self._kept) > _KEPT:
@@ -92,8 +93,9 @@ class GrammarCompiler:
     def close(self) -> None:
         """End the threads; what waits is cancelled."""
         with self._lock:
-            if self._executor is not None:
-                self._executor.shutdown(wait=False, cancel_futures=True)
+            for executor in (self._executor, self._renewing):
+                if executor is not None:
+                    executor.shutdown(wait=False, cancel_futures=True)
 
     def _done(self, grammar: Grammar, future: Future[CompiledGrammar]) -> None:
         with self._lock:
@@ -109,10 +111,10 @@ class GrammarCompiler:
         vocabulary = self._vocabulary
         source = library_grammar(grammar)
 
-        def fresh() -> LLMatcher:
+        def make() -> LLMatcher:
             return LLMatcher(vocabulary.tokenizer, source, log_level=0, limits=_limits())
 
-        start = fresh()
+        start = make()
         if start.is_error():
             raise wrong(f"is not supported: {brief(start.get_error())}")
         if warnings := start.get_grammar_warnings():  # of a schema within a grammar that asks for leniency
@@ -123,7 +125,19 @@ class GrammarCompiler:
         if start.is_error():
             raise wrong(f"allows no output, or is too complex: {brief(start.get_error())}")
         _try_a_token(start.deep_copy(), mask)
-        return CompiledGrammar(GrammarStart(start, fresh), vocabulary)
+        return CompiledGrammar(GrammarStart(start, lambda: self._renewed(make)), vocabulary)
+
+    def _renewed(self, make: Callable[[], LLMatcher]) -> LLMatcher:
+        """What `make` gives, made where there is room to recurse, and no queue of grammars to wait behind.
+
+        Raises:
+            UnavailableError: the compiler is closed.
+        """
+        assert self._renewing is not None
+        try:
+            return self._renewing.submit(make).result()
+        except (RuntimeError, CancelledError):
+            raise UnavailableError("grammars are not compiled any more: the service is stopping") from None
 
 
 def _is_worn(found: Future[CompiledGrammar]) -> bool:
@@ -138,13 +152,13 @@ def _try_a_token(matcher: LLMatcher, mask: NDArray[np.int32]) -> None:
         raise wrong(f"is too complex: {brief(matcher.get_error())}")
 
 
-def _threads() -> ThreadPoolExecutor:
+def _threads(count: int) -> ThreadPoolExecutor:
     """Threads with room to recurse, started at once: the size holds for those that start while it is set."""
-    executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="grammars")
-    started = threading.Barrier(_THREADS + 1)
+    executor = ThreadPoolExecutor(count, thread_name_prefix="grammars")
+    started = threading.Barrier(count + 1)
     usual = threading.stack_size(_STACK_BYTES)
     try:
-        for _ in range(_THREADS):
+        for _ in range(count):
             executor.submit(started.wait)
     finally:
         threading.stack_size(usual)

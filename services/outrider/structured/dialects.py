@@ -110,7 +110,7 @@ def _check_schema(schema: object) -> None:
     for part in _objects(schema):
         references += "$ref" in part
         step = part.get("multipleOf")
-        if isinstance(step, int | float) and math.isfinite(step) and step > 0:
+        if isinstance(step, int | float) and not isinstance(step, bool) and 0 < step < math.inf:
             multiple = math.lcm(multiple, _digits(step))
     if references > _MOST_RULES:
         raise wrong(f"must have at most {_MOST_RULES} $ref, got {references}")

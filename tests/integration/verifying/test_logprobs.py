@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,7 +23,8 @@ from outrider.core.rounds import Proposal
 from outrider.core.sessions import FinishReason
 from outrider.core.trees import TokenTree
 from outrider.sessions.memory import MemoryStore
-from outrider.wire.messages import PromptLogprobs, SessionRequest, SessionTokens
+from outrider.wire.messages import DraftCommand, DraftEvent, PromptLogprobs, SessionRequest, SessionTokens
+from outrider.wire.v1 import drafter_pb2 as pb
 from tests.integration.verifying.harness import (
     GREEDY,
     OFF,
@@ -242,12 +243,28 @@ async def test_prompt_logprobs_with_a_warm_prefix_cache(
         assert other.finished is not None and other.finished.usage.cached_prompt_tokens >= 180
 
 
+class UntilBothAreHeld(ScriptedDrafter):
+    """Answers nobody before two sessions have been opened."""
+
+    withheld: tuple[DraftEvent | pb.DraftEvent, ...] = ()
+
+    def _apply(self, command: DraftCommand) -> Iterable[DraftEvent | pb.DraftEvent]:
+        self.withheld += tuple(super()._apply(command))
+        if len({one.session_id for one in self.commands}) < 2:
+            return ()
+        events, self.withheld = self.withheld, ()
+        return events
+
+
+@pytest.mark.usefixtures("patient")
 async def test_prompt_logprobs_are_told_once_when_sessions_give_way(
-    tiny: Path, plain: torch.nn.Module, prompts: list[list[int]]
+    tiny: Path, plain: torch.nn.Module
 ) -> None:
-    some = [prompts[6], prompts[7], prompts[5], [5 + 3 * i for i in range(150)]]
+    """Two sessions whose prompts fit the pool together, and whose outputs do not. Neither is drafted for, and
+    so neither goes on, before both are in it."""
+    some = [[5 + 3 * i for i in range(100)], [7 + 2 * i for i in range(110)]]
     batch = [
-        request(p, sampling=sampled(i), max_tokens=60, logprobs=LogprobParams(2, 2))
+        request(p, sampling=sampled(i), max_tokens=120, logprobs=LogprobParams(2, 2))
         for i, p in enumerate(some)
     ]
     async with running(tiny) as roomy:
@@ -256,8 +273,8 @@ async def test_prompt_logprobs_are_told_once_when_sessions_give_way(
     for one, got in zip(batch, expected, strict=True):
         check_against(plain, one.prompt, got)
     async with (
-        real_drafter(model=str(tiny)) as twin,
-        running(tiny, drafters={"d": twin}, pool_tokens=320, prefill_chunk=16) as tight,
+        scripted(UntilBothAreHeld(lambda held: [held.propose([5])])) as config,
+        running(tiny, drafters={"d": config}, pool_tokens=320, prefill_chunk=16, patience_ms=60_000) as tight,
     ):
         assert await tell_all(tight, batch) == expected
         assert tight.metric("outrider_num_preemptions_total") > 0

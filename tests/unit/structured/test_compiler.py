@@ -104,6 +104,9 @@ def test_a_grammar_of_too_many_rules_is_refused(compiler: GrammarCompiler, lines
     [
         (GrammarKind.JSON_SCHEMA, '{"type": "integer", "multipleOf": 123456789}'),
         (GrammarKind.JSON_SCHEMA, '{"type": "number", "multipleOf": 1.23456789}'),
+        (GrammarKind.JSON_SCHEMA, '{"type": "integer", "multipleOf": 1' + "0" * 400 + "}"),
+        (GrammarKind.JSON_SCHEMA, '{"multipleOf": true}'),
+        (GrammarKind.JSON_SCHEMA, '{"type": "integer", "multipleOf": Infinity}'),
         (
             GrammarKind.JSON_SCHEMA,
             '{"allOf": [{"multipleOf": 9973}, {"multipleOf": 9967}], "type": "integer"}',
@@ -132,7 +135,8 @@ def test_rules_may_stand_in_one_another_as_deep_as_there_may_be_rules(compiler: 
     """In a usual thread the library would run out of stack, and take the process with it."""
     rules = [f'R{i}: "a" (R{i + 1} | "b")* "c"' for i in range(4000)]
     text = "\n".join(["start: R0", *rules, 'R4000: "a"'])
-    compiler.submit(Grammar(GrammarKind.GRAMMAR, text)).result(timeout=60)
+    compiled = compiler.submit(Grammar(GrammarKind.GRAMMAR, text)).result(timeout=60)
+    compiled.start.fresh()  # for a matcher that has met a limit: in a thread with a usual stack
     definitions = {f"d{i}": {"type": "array", "items": {"$ref": f"#/$defs/d{i + 1}"}} for i in range(4000)}
     schema = {"$defs": {**definitions, "d4000": {"type": "string"}}, "$ref": "#/$defs/d0"}
     compiler.submit(Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))).result(timeout=60)
