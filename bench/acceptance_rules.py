@@ -109,12 +109,13 @@ def main() -> None:
     options = arguments()
     # Proposals are waited for: a busy machine must not turn rounds into plain ones.
     overrides = overrides_for(None, [*options.overrides, "verifier.patience_ms=10000"])
+    origin = provenance()  # of the code that the services start with
     with running_stack(None, overrides) as ready:
         found = measure(ready["grpc"], read_prompts(options.prompts), options)
     rows = [row(rule, requests) for rule, requests in found.items()]
     show(rows)
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    figures = {"draft_tokens": options.draft_tokens, "rows": rows, "provenance": provenance()}
+    figures = {"draft_tokens": options.draft_tokens, "rows": rows, "provenance": origin}
     options.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
