@@ -46,7 +46,8 @@ class GrammarMatcher:
         end_token_ids: what may end an output, as `GrammarVocabulary.end_token_ids` gives them.
         """
         self._start = start
-        self._matcher = start.matcher.deep_copy()
+        self._origin = start.matcher  # the beginning, with the lexer that is in use
+        self._matcher = self._origin.deep_copy()
         self._vocab_size = vocabulary.tokenizer.vocab_size
         self._words = vocabulary.words
         self._ends = frozenset(end_token_ids)
@@ -82,12 +83,10 @@ class GrammarMatcher:
             mask[:] = self._end_bits
             return
         row = self._row
-        self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-        if self._matcher.is_error():
+        if not self._fill(self._matcher):
             self._renew()
-            self._matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
-        if self._matcher.is_error():
-            raise self._lost("it is too complex, or nothing fits it")
+            if not self._fill(self._matcher):
+                raise self._lost("it is too complex, or nothing fits it")
         np.bitwise_and(row[: self._words], ~self._end_bits, out=mask)
         if self._matcher.is_accepting():
             mask |= self._end_bits
@@ -100,24 +99,28 @@ class GrammarMatcher:
         Raises:
             InvalidRequestError: the grammar has become too complex. The place is kept.
         """
-        if token_id in self._ends:
-            if not self._ended and not self._matcher.is_accepting():
-                return False
-            self._ended += 1
+        if self._take(token_id):
             return True
+        if self._is_worn():
+            self._renew()
+            if self._take(token_id):
+                return True
+            if self._is_worn():
+                raise self._lost("it is too complex")
+        return False
+
+    def _take(self, token_id: int) -> bool:
+        if token_id in self._ends:
+            taken = self._ended > 0 or bool(self._matcher.is_accepting())
+            self._ended += taken
+            return taken
         # The library takes an id past its vocabulary for a defect.
         if self._ended or not 0 <= token_id < self._vocab_size:
             return False
-        taken = self._matcher.try_consume_tokens([token_id])
-        if not taken and self._matcher.is_error():
-            self._renew()
-            taken = self._matcher.try_consume_tokens([token_id])
-        if taken:
-            self._tokens.append(token_id)
-            return True
-        if self._matcher.is_error():
-            raise self._lost("it is too complex")
-        return False
+        if not self._matcher.try_consume_tokens([token_id]):
+            return False
+        self._tokens.append(token_id)
+        return True
 
     def rollback(self, count: int) -> None:
         """Take the last `count` tokens back."""
@@ -133,19 +136,35 @@ class GrammarMatcher:
         """The library's matcher has failed, for good: take another one to the same place."""
         detail = brief(self._matcher.get_error())
         self._renew()
+        return self._too_complex(why, detail)
+
+    def _too_complex(self, why: str, detail: str) -> InvalidRequestError:
         message = f"grammar cannot be followed past token {len(self)} of the output: {why}"
         return InvalidRequestError(f"{message} ({detail})" if detail else message, field="grammar")
 
+    def _fill(self, matcher: LLMatcher) -> bool:
+        """Write the library's mask into the row; False: its lexer has reached a limit."""
+        matcher.unsafe_compute_mask_ptr(self._row.ctypes.data, self._row.nbytes)
+        return not matcher.is_error()
+
+    def _is_worn(self) -> bool:
+        """Whether the lexer has reached a limit. It then refuses tokens as if they were not allowed, so it
+        takes a mask to tell; that of the beginning costs little."""
+        return bool(self._matcher.is_error()) or not self._fill(self._origin.deep_copy())
+
     def _go_back(self) -> None:
-        self._matcher = self._start.matcher.deep_copy()
+        self._matcher = self._origin.deep_copy()
         if self._matcher.try_consume_tokens(self._tokens) < len(self._tokens):
             self._renew()
 
     def _renew(self) -> None:
-        """The same place with a lexer of its own."""
+        """The same place with a lexer of its own, by the same steps: each mask gives fuel for the next one."""
         self._start.worn = True
-        self._matcher = self._start.fresh()
-        self._matcher.try_consume_tokens(self._tokens)
+        self._origin = self._start.fresh()
+        self._matcher = self._origin.deep_copy()
+        for token_id in self._tokens:
+            if not self._fill(self._matcher) or not self._matcher.try_consume_tokens([token_id]):
+                raise self._too_complex("it is too complex", brief(self._matcher.get_error()))
 
 
 def brief(message: str) -> str:
