@@ -158,7 +158,7 @@ class GrammarMatcher:
             self._renew()
 
     def _renew(self) -> None:
-        """The same place with a lexer of its own, by the same steps: each mask gives fuel for the next one."""
+        """The same place with a lexer of its own, by the same steps: a mask gives fuel for the next one."""
         self._start.worn = True
         self._origin = self._start.fresh()
         self._matcher = self._origin.deep_copy()
