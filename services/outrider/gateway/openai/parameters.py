@@ -165,7 +165,7 @@ class SamplingFields(Body):
     )
     bad_words: list[str] | None = Field(
         None,
-        description="extension: these are not generated, neither at the start of a word nor within",
+        description="extension: these are not generated, neither at the start of a text nor after a space",
         json_schema_extra={
             "anyOf": [
                 listed(_WORD | {"maxLength": limits.MAX_BAD_WORD_CHARS}, limits.MAX_BAD_WORDS),
