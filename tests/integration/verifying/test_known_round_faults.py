@@ -191,7 +191,11 @@ async def test_padding_on_either_side_is_no_difference_by_any_rule(
                     request(prompt, sampling=sampling, max_tokens=31, speculation=how)
                 )
                 stats = stats_of(reply)
-                assert stats.accepted_tokens == stats.draft_tokens > 0
-                if rule is Acceptance.COUPLED or sampling is GREEDY:
+                assert stats.draft_tokens > 0
+                coupled = rule is Acceptance.COUPLED or sampling is GREEDY
+                # The other rules take a draft of a larger head as chosen, not drawn: docs/acceptance.md.
+                if coupled or which == "target":
+                    assert stats.accepted_tokens == stats.draft_tokens
+                if coupled:
                     off = request(prompt, sampling=sampling, max_tokens=31, speculation=OFF)
                     assert reply.tokens == (await verifier.generate(off)).tokens
