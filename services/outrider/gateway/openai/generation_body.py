@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import replace
 
 from pydantic import Field
@@ -92,14 +93,14 @@ class GenerationBody(SamplingFields, StopFields, PromptFields, StructuredFields)
         return 1
 
     @property
+    @abstractmethod
     def asked_tokens(self) -> int:
         """Most tokens of one answer; 0: the rest of the context."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def top_alternatives(self) -> int | None:
         """Alternatives told at each generated token; None: no log-probabilities."""
-        raise NotImplementedError
 
     @property
     def prompt_options(self) -> PromptOptions:
@@ -130,8 +131,9 @@ class GenerationBody(SamplingFields, StopFields, PromptFields, StructuredFields)
             replace(first, input=prompt, sampling=sampling) for prompt in inputs for sampling in samplings
         ]
 
+    @abstractmethod
     def _inputs(self) -> list[PromptInput]:
-        raise NotImplementedError
+        """The prompts, as core takes them."""
 
     def check(self) -> None:
         """Raises InvalidRequestError: a parameter that is not supported, or two that contradict."""
