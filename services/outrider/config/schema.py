@@ -56,16 +56,27 @@ class VerifierConfig(EngineConfig):
 class DrafterConfig(EngineConfig):
     """A drafter: one drafting method and its sessions."""
 
-    method: Literal["draft_model", "prompt_lookup"] = "draft_model"
+    method: Literal["draft_model", "prompt_lookup", "suffix", "medusa", "eagle"] = "draft_model"
     host: str = "127.0.0.1"
     port: Port = 9200
-    model: str = Field("", description="draft model: catalogue name or folder; unused by prompt_lookup")
+    model: str = Field(
+        "", description="draft model or head: catalogue name or folder; unused by prompt_lookup, suffix"
+    )
     draft_length: int | None = Field(
         None,
         ge=0,
         description="draft tokens a round for sessions that use this drafter; empty: verifier.draft_length",
     )
     max_draft_tokens: int = Field(16, ge=1, description="most draft tokens in one proposal")
+    tree: str = Field(
+        "chain",
+        pattern=r"^(chain|dynamic|[1-9][0-9]?(,[1-9][0-9]?)*)$",
+        description="shape of proposals: chain, dynamic (the likeliest nodes), or branches at each depth: 3,2,1,1",
+    )
+    tree_nodes: int = Field(
+        16, ge=1, description="most draft tokens of a tree, if the verifier asks for no fewer"
+    )
+    tree_top_k: int = Field(4, ge=1, le=64, description="dynamic trees: most children of a node")
     max_sessions: int = Field(256, ge=1, description="sessions held; the least recently used one is dropped")
     run_ahead: int = Field(0, ge=0, description="tokens drafted past the proposal while the verifier works")
     ngram_min: int = Field(2, ge=1, description="prompt_lookup: shortest match")

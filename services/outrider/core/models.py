@@ -38,6 +38,7 @@ class DrafterInfo:
     max_draft_tokens: int
     max_sessions: int
     instance_id: str
+    last_feature_only: bool = False
     protocol_version: int = PROTOCOL_VERSION
 
 
@@ -75,7 +76,7 @@ def check_pairing(target: ModelInfo, drafter: DrafterInfo, offered_features: fro
         raise ModelMismatchError(
             f"{who} needs features {missing}, the verifier offers {sorted(offered_features)}"
         )
-    if "last_hidden" in drafter.features and drafter.model.hidden_size != target.hidden_size:
+    if drafter.features and drafter.model.hidden_size != target.hidden_size:
         raise ModelMismatchError(
             f"{who} takes hidden states of {drafter.model.hidden_size} elements, "
             f"target {target.model_name} has {target.hidden_size}"

@@ -27,6 +27,9 @@ class TokenTree:
     token_ids: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
     draft_probs: tuple[SparseProbs, ...] = ()  # for the rules "token" and "block"; empty: chosen, not drawn
+    confidences: tuple[
+        float, ...
+    ] = ()  # how likely each is accepted if its parent is, 0 to 1; empty: not said
 
     @classmethod
     def chain(cls, token_ids: Sequence[int]) -> TokenTree:
@@ -54,7 +57,9 @@ class TokenTree:
 
     def truncated(self, nodes: int) -> TokenTree:
         """The first `nodes` nodes; always a valid tree, since parents come first."""
-        return TokenTree(self.token_ids[:nodes], self.parents[:nodes], self.draft_probs[:nodes])
+        return TokenTree(
+            self.token_ids[:nodes], self.parents[:nodes], self.draft_probs[:nodes], self.confidences[:nodes]
+        )
 
     def pruned(self, depth: int) -> TokenTree:
         """The nodes with a depth below `depth`."""
@@ -67,6 +72,7 @@ class TokenTree:
             tuple(self.token_ids[index] for index in order),
             tuple(kept[self.parents[index]] for index in order),
             tuple(self.draft_probs[index] for index in order) if self.draft_probs else (),
+            tuple(self.confidences[index] for index in order) if self.confidences else (),
         )
 
     def children(self) -> dict[int, dict[int, int]]:

@@ -7,22 +7,32 @@ from pathlib import Path
 from outrider.config.schema import DrafterConfig
 from outrider.core.errors import ConfigError
 from outrider.drafting.method import DraftingMethod
-from outrider.drafting.prompt_lookup import PromptLookup
+from outrider.drafting.lookup.prompt_lookup import PromptLookup
 
 LOOKUP_TOKENS = 1_048_576
 """Tokens that prompt lookup indexes over all sessions: about 300 MB."""
 
 
-def build_method(config: DrafterConfig) -> DraftingMethod:
+def build_method(config: DrafterConfig, target: str) -> DraftingMethod:
     """The method that `config` asks for, with its model loaded.
+
+    `target` is the model that it drafts for (catalogue name or folder): heads take its embeddings and output head.
 
     Raises:
         ConfigError: the model, or a value of the configuration, cannot be used.
         UnsupportedModelError: the model's architecture is not supported.
     """
-    if config.method == "prompt_lookup":
-        return _prompt_lookup(config)
-    return _draft_model(config)
+    match config.method:
+        case "prompt_lookup":
+            return _prompt_lookup(config)
+        case "suffix":
+            return _suffix(config)
+        case "medusa":
+            return _medusa(config, target)
+        case "eagle":
+            return _eagle(config, target)
+        case "draft_model":
+            return _draft_model(config)
 
 
 def _prompt_lookup(config: DrafterConfig) -> DraftingMethod:
@@ -32,14 +42,26 @@ def _prompt_lookup(config: DrafterConfig) -> DraftingMethod:
     return PromptLookup(ngram_min=shortest, ngram_max=longest, max_tokens=LOOKUP_TOKENS)
 
 
+def _suffix(config: DrafterConfig) -> DraftingMethod:
+    raise ConfigError("method suffix is not there yet")
+
+
+def _medusa(config: DrafterConfig, target: str) -> DraftingMethod:
+    raise ConfigError("method medusa is not there yet")
+
+
+def _eagle(config: DrafterConfig, target: str) -> DraftingMethod:
+    raise ConfigError("method eagle is not there yet")
+
+
 def _draft_model(config: DrafterConfig) -> DraftingMethod:
     if not config.model:
         raise ConfigError("a drafter with method draft_model needs a model: a catalogue name or a folder")
     # Imported here because a drafter without a model needs no torch, which takes seconds to load.
     from outrider import catalogue
-    from outrider.drafting.draft_model import DraftModel
-    from outrider.drafting.grammars import DraftGrammars
-    from outrider.drafting.vocabulary import load_vocabulary
+    from outrider.drafting.model.draft_model import DraftModel
+    from outrider.drafting.picking.grammars import DraftGrammars
+    from outrider.drafting.picking.vocabulary import load_vocabulary
     from outrider.engine.engine import Engine
     from outrider.structured import GrammarCompiler, GrammarVocabulary
 

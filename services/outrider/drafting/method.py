@@ -42,6 +42,10 @@ class DraftingMethod(Protocol):
         """Features that Open and Advance must carry."""
 
     @property
+    def last_feature_only(self) -> bool:
+        """Whether the features of the last token that has any are enough."""
+
+    @property
     def runs_ahead(self) -> bool:
         """Whether work past a proposal can make the next one come sooner."""
 
@@ -50,10 +54,15 @@ class DraftingMethod(Protocol):
         """Share of the method's memory in use, 0 to 1."""
 
     def open(self, session: DraftSession, features: Sequence[FeatureBlock]) -> None:
-        """Take up a session. Allocates nothing that scales with its length."""
+        """Take up a session. Allocates nothing that scales with its length.
+
+        Features may be missing, begin late or come later: then the method drafts worse, or not at all.
+        """
 
     def advance(self, session: DraftSession, same: int, features: Sequence[FeatureBlock]) -> None:
-        """Tokens were committed: forget all after the first `same` (see `DraftSession.commit`)."""
+        """Tokens were committed (or, without any, features came): forget all after the first `same`
+        (see `DraftSession.commit`).
+        """
 
     def step(self, sessions: Sequence[DraftSession]) -> StepReport:
         """Bring sessions that are not finished one step nearer to their goals, in one forward pass.
@@ -65,8 +74,8 @@ class DraftingMethod(Protocol):
     def finished(self, session: DraftSession) -> bool:
         """Whether the session's goal is reached, or nothing more can be done for it."""
 
-    def proposal(self, session: DraftSession, length: int) -> TokenTree:
-        """The draft of a finished session, at most `length` deep. Empty: nothing to propose."""
+    def proposal(self, session: DraftSession, length: int, nodes: int) -> TokenTree:
+        """The draft of a finished session, at most `length` deep, at most `nodes` nodes. Empty: nothing to propose."""
 
     def close(self, session: DraftSession) -> None:
         """Give back all that the session holds. Idempotent."""

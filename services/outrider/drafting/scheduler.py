@@ -155,6 +155,7 @@ class DraftScheduler:
             acceptance=command.acceptance,
             since=len(command.token_ids),
             prompt_len=command.prompt_len,
+            tenant=command.tenant,
         )
         if not self._fits_context(session):
             return
@@ -192,6 +193,7 @@ class DraftScheduler:
         session.request = None
         length = min(command.draft_length, self._max_draft_tokens)
         session.goal = length = self._within_context(session, length)
+        session.nodes = min(max(length, command.draft_nodes), self._max_draft_tokens)
         if length == 0:
             if not self._method.finished(session):
                 self._idle[session] = None
@@ -201,6 +203,7 @@ class DraftScheduler:
         session.request = DraftRequest(
             len(session.tokens),
             length,
+            session.nodes,
             arrived_ns,
             deadline_ns,
             command.traceparent,
@@ -248,7 +251,7 @@ class DraftScheduler:
             request = session.request
             if request is None or not self._method.finished(session):
                 continue
-            tree = self._method.proposal(session, request.length)
+            tree = self._method.proposal(session, request.length, request.nodes)
             session.sent = len(tree)
             proposal = Proposal(
                 session.key.session_id,

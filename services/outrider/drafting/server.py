@@ -55,7 +55,9 @@ async def serve(
     worker = DraftWorker()
     async with AsyncExitStack() as stack:
         stack.callback(worker.stop)
-        scheduler, info = await asyncio.wrap_future(worker.start(lambda: _build(own, instance_id)))
+        scheduler, info = await asyncio.wrap_future(
+            worker.start(lambda: _build(own, config.model, instance_id))
+        )
         traces = tracing.setup(config.telemetry, "drafter", instance_id=instance_id)
         stack.push_async_callback(asyncio.to_thread, traces.shutdown)
         registry = CollectorRegistry()
@@ -74,9 +76,9 @@ async def serve(
         await _until(stop, work)
 
 
-def _build(own: DrafterConfig, instance_id: str) -> tuple[DraftScheduler, DrafterInfo]:
+def _build(own: DrafterConfig, target: str, instance_id: str) -> tuple[DraftScheduler, DrafterInfo]:
     """In the worker's thread: load the model."""
-    method = build_method(own)
+    method = build_method(own, target)
     scheduler = DraftScheduler(
         method,
         max_sessions=own.max_sessions,
@@ -90,6 +92,7 @@ def _build(own: DrafterConfig, instance_id: str) -> tuple[DraftScheduler, Drafte
         max_draft_tokens=own.max_draft_tokens,
         max_sessions=own.max_sessions,
         instance_id=instance_id,
+        last_feature_only=method.last_feature_only,
     )
     return scheduler, info
 

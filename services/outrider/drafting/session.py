@@ -23,7 +23,8 @@ class DraftRequest:
     """A proposal that a session owes."""
 
     base_len: int  # committed tokens that it continues
-    length: int  # draft tokens, at least 1
+    length: int  # depth, at least 1
+    nodes: int  # most draft tokens, at least `length`
     arrived_ns: int  # time.perf_counter_ns of the command
     deadline_ns: int  # after that nobody waits for it; 0: no deadline
     traceparent: str = ""
@@ -51,13 +52,15 @@ class DraftSession:
     sampling: SamplingParams
     tokens: list[int] = field(repr=False)  # a prompt must not reach a log
     ahead: list[int] = field(default_factory=list, repr=False)
-    goal: int = 0  # draft tokens to work towards; 0: only keep up with the commits
+    goal: int = 0  # depth to work towards; 0: only keep up with the commits
+    nodes: int = 0  # most draft tokens of the next proposal; at most `goal`: a chain
     request: DraftRequest | None = None
     acceptance: Acceptance = Acceptance.COUPLED
     laws: list[SparseProbs] = field(default_factory=list, repr=False)  # of `ahead`, if its tokens are drawn
     since: int = 0  # tokens that were committed when the numbers in use began
     sent: int = 0  # tokens of `ahead` that were proposed
     prompt_len: int = 0  # of `tokens`
+    tenant: str = ""  # what was served to one tenant is never proposed to another
     history: TokenHistory | None = None  # of `tokens`, for edits; made when first needed
 
     def __len__(self) -> int:

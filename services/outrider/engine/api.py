@@ -13,11 +13,9 @@ from typing import Literal, Protocol, runtime_checkable
 
 import torch
 
+from outrider.core.features import LAST_HIDDEN as LAST_HIDDEN
 from outrider.core.models import ModelInfo
 from outrider.core.trees import TokenTree
-
-LAST_HIDDEN = "last_hidden"
-"""Feature: the hidden state that the output head sees, [tokens, hidden_size]."""
 
 
 @runtime_checkable

@@ -45,6 +45,8 @@ class OpenDraft:
     patience_us: int = 0  # 0: not said
     prompt_len: int = 0  # of token_ids
     acceptance: Acceptance = Acceptance.COUPLED
+    draft_nodes: int = 0  # 0: draft_length, a chain
+    tenant: str = ""  # what was served to one tenant is never proposed to another
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,13 @@ class AdvanceDraft:
     session_id: str
     epoch: int
     base_len: int  # tokens before this commit, prompt included
-    token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]  # none: it only brings features
     accepted: int
     draft_length: int  # 0: keep up, propose nothing
     features: tuple[FeatureBlock, ...] = ()
     traceparent: str = ""
     patience_us: int = 0  # 0: not said
+    draft_nodes: int = 0  # 0: draft_length, a chain
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from outrider.core.params import SamplingParams
-from outrider.drafting.vocabulary import load_vocabulary
+from outrider.drafting.picking.vocabulary import load_vocabulary
 from outrider.wire.messages import AdvanceDraft, OpenDraft
 from tests.integration.drafting.test_draft_model import Driver, load, tokens_of
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from outrider.config.schema import DrafterConfig
 from outrider.core.params import SamplingParams
 from outrider.core.rounds import Proposal, StaleReason
-from outrider.drafting.draft_model import DraftModel
+from outrider.drafting.model.draft_model import DraftModel
 from outrider.drafting.factory import build_method
 from outrider.drafting.scheduler import DraftScheduler
 from outrider.wire.messages import AdvanceDraft, CloseDraft, OpenDraft, Stale
@@ -42,7 +42,7 @@ def oracle(folder: Path) -> Oracle:
 
 def load(folder: Path, **fields: object) -> DraftModel:
     values = {"dtype": "float32", "pool_tokens": 1024, "block_size": 8, "prefill_chunk": 16} | fields
-    method = build_method(DrafterConfig(model=str(folder), **values))  # type: ignore[arg-type]
+    method = build_method(DrafterConfig(model=str(folder), **values), str(folder))  # type: ignore[arg-type]
     assert isinstance(method, DraftModel)
     return method
 

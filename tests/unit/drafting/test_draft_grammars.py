@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer
 
 from outrider.core.params import Grammar, GrammarKind, LogitEdits, SamplingParams
-from outrider.drafting.grammars import DraftGrammars
+from outrider.drafting.picking.grammars import DraftGrammars
 from outrider.drafting.session import DraftSession, SessionKey
 from outrider.structured import GrammarCompiler, GrammarVocabulary
 from tests.tiny_models import EOS_TOKEN_ID, make_tiny

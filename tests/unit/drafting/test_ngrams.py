@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.drafting.ngrams import NgramIndex
+from outrider.drafting.lookup.ngrams import NgramIndex
 
 
 def search(tokens: list[int], shortest: int, longest: int) -> int:

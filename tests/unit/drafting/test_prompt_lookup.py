@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from outrider.core.params import SamplingParams
 from outrider.core.rounds import Proposal
-from outrider.drafting.prompt_lookup import PromptLookup
+from outrider.drafting.lookup.prompt_lookup import PromptLookup
 from outrider.drafting.scheduler import DraftScheduler
 from outrider.wire.messages import AdvanceDraft, OpenDraft
 

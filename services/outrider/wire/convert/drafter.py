@@ -68,6 +68,7 @@ def drafter_info_to_proto(info: DrafterInfo) -> pb.DrafterGetInfoResponse:
         max_draft_tokens=info.max_draft_tokens,
         max_sessions=info.max_sessions,
         instance_id=info.instance_id,
+        last_feature_only=info.last_feature_only,
     )
 
 
@@ -84,6 +85,7 @@ def drafter_info_from_proto(message: pb.DrafterGetInfoResponse) -> DrafterInfo:
             max_draft_tokens=message.max_draft_tokens,
             max_sessions=message.max_sessions,
             instance_id=fields.text("instance_id", message.instance_id),
+            last_feature_only=message.last_feature_only,
             protocol_version=message.protocol_version,
         )
 
@@ -106,6 +108,8 @@ def command_to_proto(command: DraftCommand) -> pb.DraftCommand:
                 patience_us=min(command.patience_us, MAX_PATIENCE_US),
                 prompt_len=command.prompt_len,
                 acceptance=acceptance_to_proto(command.acceptance),
+                draft_nodes=command.draft_nodes,
+                tenant=command.tenant,
             )
         )
     elif isinstance(command, AdvanceDraft):
@@ -118,6 +122,7 @@ def command_to_proto(command: DraftCommand) -> pb.DraftCommand:
                 features=map(feature_to_proto, command.features),
                 traceparent=command.traceparent,
                 patience_us=min(command.patience_us, MAX_PATIENCE_US),
+                draft_nodes=command.draft_nodes,
             )
         )
     else:
@@ -157,6 +162,8 @@ def _open_from_proto(session_id: str, epoch: int, message: pb.OpenSession, vocab
         patience_us=message.patience_us,
         prompt_len=fields.at_most("open.prompt_len", message.prompt_len, len(ids)),
         acceptance=acceptance_from_proto(message.acceptance, field="open.acceptance"),
+        draft_nodes=fields.at_most("open.draft_nodes", message.draft_nodes, limits.MAX_DRAFT_TOKENS),
+        tenant=fields.text("open.tenant", message.tenant),
     )
 
 
@@ -175,6 +182,7 @@ def _advance_from_proto(
         features=_features(message.features),
         traceparent=_traceparent("advance.traceparent", message.traceparent),
         patience_us=message.patience_us,
+        draft_nodes=fields.at_most("advance.draft_nodes", message.draft_nodes, limits.MAX_DRAFT_TOKENS),
     )
 
 

@@ -24,6 +24,7 @@ def tree_to_proto(tree: TokenTree) -> pb.TokenTree:
         draft_probs=[
             pb.SparseDistribution(token_ids=entry.token_ids, probs=entry.probs) for entry in tree.draft_probs
         ],
+        confidences=tree.confidences,
     )
 
 
@@ -35,12 +36,30 @@ def tree_from_proto(
     Raises:
         ProtocolError: what is wrong, and at which node.
     """
-    nodes = max(len(message.token_ids), len(message.parents), len(message.draft_probs))
+    nodes = max(
+        len(message.token_ids), len(message.parents), len(message.draft_probs), len(message.confidences)
+    )
     if nodes > max_nodes:
         raise ProtocolError(f"tree has {nodes} nodes, at most {max_nodes} are allowed")
-    tree = TokenTree(tuple(message.token_ids), tuple(message.parents), _distributions(message, vocab_size))
+    tree = TokenTree(
+        tuple(message.token_ids),
+        tuple(message.parents),
+        _distributions(message, vocab_size),
+        _confidences(message),
+    )
     tree.validate(vocab_size=vocab_size or limits.MAX_TOKEN_ID + 1, max_nodes=max_nodes)
     return tree
+
+
+def _confidences(message: pb.TokenTree) -> tuple[float, ...]:
+    """A value outside of 0 to 1 is no confidence, and NaN would make ranks a matter of chance."""
+    if message.confidences and len(message.confidences) != len(message.token_ids):
+        raise ProtocolError(
+            f"tree.confidences has {len(message.confidences)} entries for {len(message.token_ids)} nodes"
+        )
+    if not all(0 <= value <= 1 for value in message.confidences):
+        raise ProtocolError("tree.confidences must all be from 0 to 1")
+    return tuple(message.confidences)
 
 
 def _distributions(message: pb.TokenTree, vocab_size: int) -> tuple[SparseProbs, ...]:

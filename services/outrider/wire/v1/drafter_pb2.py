@@ -25,41 +25,41 @@ _sym_db = _symbol_database.Default()
 from outrider.wire.v1 import common_pb2 as outrider_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19outrider/v1/drafter.proto\x12\x0boutrider.v1\x1a\x18outrider/v1/common.proto\"1\n\x15\x44rafterGetInfoRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\"\xc0\x01\n\x16\x44rafterGetInfoResponse\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12%\n\x05model\x18\x02 \x01(\x0b\x32\x16.outrider.v1.ModelInfo\x12\x0e\n\x06method\x18\x03 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x04 \x03(\t\x12\x18\n\x10max_draft_tokens\x18\x05 \x01(\r\x12\x14\n\x0cmax_sessions\x18\x06 \x01(\r\x12\x13\n\x0binstance_id\x18\x07 \x01(\t\";\n\x0c\x44raftRequest\x12+\n\x08\x63ommands\x18\x01 \x03(\x0b\x32\x19.outrider.v1.DraftCommand\"\xc2\x01\n\x0c\x44raftCommand\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12(\n\x04open\x18\x03 \x01(\x0b\x32\x18.outrider.v1.OpenSessionH\x00\x12.\n\x07\x61\x64vance\x18\x04 \x01(\x0b\x32\x1b.outrider.v1.AdvanceSessionH\x00\x12*\n\x05\x63lose\x18\x05 \x01(\x0b\x32\x19.outrider.v1.CloseSessionH\x00\x42\t\n\x07\x63ommand\"\xfd\x01\n\x0bOpenSession\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12-\n\x08sampling\x18\x02 \x01(\x0b\x32\x1b.outrider.v1.SamplingParams\x12\x14\n\x0c\x64raft_length\x18\x03 \x01(\r\x12+\n\x08\x66\x65\x61tures\x18\x04 \x03(\x0b\x32\x19.outrider.v1.FeatureBlock\x12\x13\n\x0btraceparent\x18\x05 \x01(\t\x12\x13\n\x0bpatience_us\x18\x06 \x01(\r\x12\x12\n\nprompt_len\x18\x07 \x01(\r\x12+\n\nacceptance\x18\x08 \x01(\x0e\x32\x17.outrider.v1.Acceptance\"\xb4\x01\n\x0e\x41\x64vanceSession\x12\x10\n\x08\x62\x61se_len\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\r\x12\x14\n\x0c\x64raft_length\x18\x04 \x01(\r\x12+\n\x08\x66\x65\x61tures\x18\x05 \x03(\x0b\x32\x19.outrider.v1.FeatureBlock\x12\x13\n\x0btraceparent\x18\x06 \x01(\t\x12\x13\n\x0bpatience_us\x18\x07 \x01(\r\"\x0e\n\x0c\x43loseSession\"8\n\rDraftResponse\x12\'\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x17.outrider.v1.DraftEvent\"\xf0\x01\n\nDraftEvent\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12.\n\x08proposal\x18\x03 \x01(\x0b\x32\x1a.outrider.v1.DraftProposalH\x00\x12*\n\x05stale\x18\x04 \x01(\x0b\x32\x19.outrider.v1.StaleSessionH\x00\x12(\n\x04load\x18\x05 \x01(\x0b\x32\x18.outrider.v1.DrafterLoadH\x00\x12\x30\n\x08\x64raining\x18\x06 \x01(\x0b\x32\x1c.outrider.v1.DrafterDrainingH\x00\x42\x07\n\x05\x65vent\"\x84\x01\n\rDraftProposal\x12\x10\n\x08\x62\x61se_len\x18\x01 \x01(\r\x12$\n\x04tree\x18\x02 \x01(\x0b\x32\x16.outrider.v1.TokenTree\x12\x15\n\rrun_ahead_hit\x18\x03 \x01(\x08\x12\x10\n\x08\x64raft_us\x18\x04 \x01(\r\x12\x12\n\nforward_us\x18\x05 \x01(\r\"H\n\x0cStaleSession\x12(\n\x06reason\x18\x01 \x01(\x0e\x32\x18.outrider.v1.StaleReason\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"A\n\x0b\x44rafterLoad\x12\x10\n\x08sessions\x18\x01 \x01(\r\x12\x0e\n\x06queued\x18\x02 \x01(\r\x12\x10\n\x08kv_usage\x18\x03 \x01(\x02\"#\n\x0f\x44rafterDraining\x12\x10\n\x08grace_ms\x18\x01 \x01(\r*\xac\x01\n\x0bStaleReason\x12\x1c\n\x18STALE_REASON_UNSPECIFIED\x10\x00\x12\x18\n\x14STALE_REASON_UNKNOWN\x10\x01\x12\x19\n\x15STALE_REASON_DIVERGED\x10\x02\x12\x19\n\x15STALE_REASON_TOO_LONG\x10\x03\x12\x15\n\x11STALE_REASON_FULL\x10\x04\x12\x18\n\x14STALE_REASON_INVALID\x10\x05\x32\xa1\x01\n\x07\x44rafter\x12R\n\x07GetInfo\x12\".outrider.v1.DrafterGetInfoRequest\x1a#.outrider.v1.DrafterGetInfoResponse\x12\x42\n\x05\x44raft\x12\x19.outrider.v1.DraftRequest\x1a\x1a.outrider.v1.DraftResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19outrider/v1/drafter.proto\x12\x0boutrider.v1\x1a\x18outrider/v1/common.proto\"1\n\x15\x44rafterGetInfoRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\"\xdb\x01\n\x16\x44rafterGetInfoResponse\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12%\n\x05model\x18\x02 \x01(\x0b\x32\x16.outrider.v1.ModelInfo\x12\x0e\n\x06method\x18\x03 \x01(\t\x12\x10\n\x08\x66\x65\x61tures\x18\x04 \x03(\t\x12\x18\n\x10max_draft_tokens\x18\x05 \x01(\r\x12\x14\n\x0cmax_sessions\x18\x06 \x01(\r\x12\x13\n\x0binstance_id\x18\x07 \x01(\t\x12\x19\n\x11last_feature_only\x18\x08 \x01(\x08\";\n\x0c\x44raftRequest\x12+\n\x08\x63ommands\x18\x01 \x03(\x0b\x32\x19.outrider.v1.DraftCommand\"\xc2\x01\n\x0c\x44raftCommand\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12(\n\x04open\x18\x03 \x01(\x0b\x32\x18.outrider.v1.OpenSessionH\x00\x12.\n\x07\x61\x64vance\x18\x04 \x01(\x0b\x32\x1b.outrider.v1.AdvanceSessionH\x00\x12*\n\x05\x63lose\x18\x05 \x01(\x0b\x32\x19.outrider.v1.CloseSessionH\x00\x42\t\n\x07\x63ommand\"\xa2\x02\n\x0bOpenSession\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12-\n\x08sampling\x18\x02 \x01(\x0b\x32\x1b.outrider.v1.SamplingParams\x12\x14\n\x0c\x64raft_length\x18\x03 \x01(\r\x12+\n\x08\x66\x65\x61tures\x18\x04 \x03(\x0b\x32\x19.outrider.v1.FeatureBlock\x12\x13\n\x0btraceparent\x18\x05 \x01(\t\x12\x13\n\x0bpatience_us\x18\x06 \x01(\r\x12\x12\n\nprompt_len\x18\x07 \x01(\r\x12+\n\nacceptance\x18\x08 \x01(\x0e\x32\x17.outrider.v1.Acceptance\x12\x13\n\x0b\x64raft_nodes\x18\t \x01(\r\x12\x0e\n\x06tenant\x18\n \x01(\t\"\xc9\x01\n\x0e\x41\x64vanceSession\x12\x10\n\x08\x62\x61se_len\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\r\x12\x14\n\x0c\x64raft_length\x18\x04 \x01(\r\x12+\n\x08\x66\x65\x61tures\x18\x05 \x03(\x0b\x32\x19.outrider.v1.FeatureBlock\x12\x13\n\x0btraceparent\x18\x06 \x01(\t\x12\x13\n\x0bpatience_us\x18\x07 \x01(\r\x12\x13\n\x0b\x64raft_nodes\x18\x08 \x01(\r\"\x0e\n\x0c\x43loseSession\"8\n\rDraftResponse\x12\'\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x17.outrider.v1.DraftEvent\"\xf0\x01\n\nDraftEvent\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12.\n\x08proposal\x18\x03 \x01(\x0b\x32\x1a.outrider.v1.DraftProposalH\x00\x12*\n\x05stale\x18\x04 \x01(\x0b\x32\x19.outrider.v1.StaleSessionH\x00\x12(\n\x04load\x18\x05 \x01(\x0b\x32\x18.outrider.v1.DrafterLoadH\x00\x12\x30\n\x08\x64raining\x18\x06 \x01(\x0b\x32\x1c.outrider.v1.DrafterDrainingH\x00\x42\x07\n\x05\x65vent\"\x84\x01\n\rDraftProposal\x12\x10\n\x08\x62\x61se_len\x18\x01 \x01(\r\x12$\n\x04tree\x18\x02 \x01(\x0b\x32\x16.outrider.v1.TokenTree\x12\x15\n\rrun_ahead_hit\x18\x03 \x01(\x08\x12\x10\n\x08\x64raft_us\x18\x04 \x01(\r\x12\x12\n\nforward_us\x18\x05 \x01(\r\"H\n\x0cStaleSession\x12(\n\x06reason\x18\x01 \x01(\x0e\x32\x18.outrider.v1.StaleReason\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"A\n\x0b\x44rafterLoad\x12\x10\n\x08sessions\x18\x01 \x01(\r\x12\x0e\n\x06queued\x18\x02 \x01(\r\x12\x10\n\x08kv_usage\x18\x03 \x01(\x02\"#\n\x0f\x44rafterDraining\x12\x10\n\x08grace_ms\x18\x01 \x01(\r*\xac\x01\n\x0bStaleReason\x12\x1c\n\x18STALE_REASON_UNSPECIFIED\x10\x00\x12\x18\n\x14STALE_REASON_UNKNOWN\x10\x01\x12\x19\n\x15STALE_REASON_DIVERGED\x10\x02\x12\x19\n\x15STALE_REASON_TOO_LONG\x10\x03\x12\x15\n\x11STALE_REASON_FULL\x10\x04\x12\x18\n\x14STALE_REASON_INVALID\x10\x05\x32\xa1\x01\n\x07\x44rafter\x12R\n\x07GetInfo\x12\".outrider.v1.DrafterGetInfoRequest\x1a#.outrider.v1.DrafterGetInfoResponse\x12\x42\n\x05\x44raft\x12\x19.outrider.v1.DraftRequest\x1a\x1a.outrider.v1.DraftResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'outrider.v1.drafter_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STALEREASON']._serialized_start=1642
-  _globals['_STALEREASON']._serialized_end=1814
+  _globals['_STALEREASON']._serialized_start=1727
+  _globals['_STALEREASON']._serialized_end=1899
   _globals['_DRAFTERGETINFOREQUEST']._serialized_start=68
   _globals['_DRAFTERGETINFOREQUEST']._serialized_end=117
   _globals['_DRAFTERGETINFORESPONSE']._serialized_start=120
-  _globals['_DRAFTERGETINFORESPONSE']._serialized_end=312
-  _globals['_DRAFTREQUEST']._serialized_start=314
-  _globals['_DRAFTREQUEST']._serialized_end=373
-  _globals['_DRAFTCOMMAND']._serialized_start=376
-  _globals['_DRAFTCOMMAND']._serialized_end=570
-  _globals['_OPENSESSION']._serialized_start=573
-  _globals['_OPENSESSION']._serialized_end=826
-  _globals['_ADVANCESESSION']._serialized_start=829
-  _globals['_ADVANCESESSION']._serialized_end=1009
-  _globals['_CLOSESESSION']._serialized_start=1011
-  _globals['_CLOSESESSION']._serialized_end=1025
-  _globals['_DRAFTRESPONSE']._serialized_start=1027
-  _globals['_DRAFTRESPONSE']._serialized_end=1083
-  _globals['_DRAFTEVENT']._serialized_start=1086
-  _globals['_DRAFTEVENT']._serialized_end=1326
-  _globals['_DRAFTPROPOSAL']._serialized_start=1329
-  _globals['_DRAFTPROPOSAL']._serialized_end=1461
-  _globals['_STALESESSION']._serialized_start=1463
-  _globals['_STALESESSION']._serialized_end=1535
-  _globals['_DRAFTERLOAD']._serialized_start=1537
-  _globals['_DRAFTERLOAD']._serialized_end=1602
-  _globals['_DRAFTERDRAINING']._serialized_start=1604
-  _globals['_DRAFTERDRAINING']._serialized_end=1639
-  _globals['_DRAFTER']._serialized_start=1817
-  _globals['_DRAFTER']._serialized_end=1978
+  _globals['_DRAFTERGETINFORESPONSE']._serialized_end=339
+  _globals['_DRAFTREQUEST']._serialized_start=341
+  _globals['_DRAFTREQUEST']._serialized_end=400
+  _globals['_DRAFTCOMMAND']._serialized_start=403
+  _globals['_DRAFTCOMMAND']._serialized_end=597
+  _globals['_OPENSESSION']._serialized_start=600
+  _globals['_OPENSESSION']._serialized_end=890
+  _globals['_ADVANCESESSION']._serialized_start=893
+  _globals['_ADVANCESESSION']._serialized_end=1094
+  _globals['_CLOSESESSION']._serialized_start=1096
+  _globals['_CLOSESESSION']._serialized_end=1110
+  _globals['_DRAFTRESPONSE']._serialized_start=1112
+  _globals['_DRAFTRESPONSE']._serialized_end=1168
+  _globals['_DRAFTEVENT']._serialized_start=1171
+  _globals['_DRAFTEVENT']._serialized_end=1411
+  _globals['_DRAFTPROPOSAL']._serialized_start=1414
+  _globals['_DRAFTPROPOSAL']._serialized_end=1546
+  _globals['_STALESESSION']._serialized_start=1548
+  _globals['_STALESESSION']._serialized_end=1620
+  _globals['_DRAFTERLOAD']._serialized_start=1622
+  _globals['_DRAFTERLOAD']._serialized_end=1687
+  _globals['_DRAFTERDRAINING']._serialized_start=1689
+  _globals['_DRAFTERDRAINING']._serialized_end=1724
+  _globals['_DRAFTER']._serialized_start=1902
+  _globals['_DRAFTER']._serialized_end=2063
 # @@protoc_insertion_point(module_scope)

@@ -30,7 +30,7 @@ class DrafterGetInfoRequest(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ...) -> None: ...
 
 class DrafterGetInfoResponse(_message.Message):
-    __slots__ = ("protocol_version", "model", "method", "features", "max_draft_tokens", "max_sessions", "instance_id")
+    __slots__ = ("protocol_version", "model", "method", "features", "max_draft_tokens", "max_sessions", "instance_id", "last_feature_only")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +38,7 @@ class DrafterGetInfoResponse(_message.Message):
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    LAST_FEATURE_ONLY_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     model: _common_pb2.ModelInfo
     method: str
@@ -45,7 +46,8 @@ class DrafterGetInfoResponse(_message.Message):
     max_draft_tokens: int
     max_sessions: int
     instance_id: str
-    def __init__(self, protocol_version: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., method: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., max_draft_tokens: _Optional[int] = ..., max_sessions: _Optional[int] = ..., instance_id: _Optional[str] = ...) -> None: ...
+    last_feature_only: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., method: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., max_draft_tokens: _Optional[int] = ..., max_sessions: _Optional[int] = ..., instance_id: _Optional[str] = ..., last_feature_only: _Optional[bool] = ...) -> None: ...
 
 class DraftRequest(_message.Message):
     __slots__ = ("commands",)
@@ -68,7 +70,7 @@ class DraftCommand(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., epoch: _Optional[int] = ..., open: _Optional[_Union[OpenSession, _Mapping]] = ..., advance: _Optional[_Union[AdvanceSession, _Mapping]] = ..., close: _Optional[_Union[CloseSession, _Mapping]] = ...) -> None: ...
 
 class OpenSession(_message.Message):
-    __slots__ = ("token_ids", "sampling", "draft_length", "features", "traceparent", "patience_us", "prompt_len", "acceptance")
+    __slots__ = ("token_ids", "sampling", "draft_length", "features", "traceparent", "patience_us", "prompt_len", "acceptance", "draft_nodes", "tenant")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     DRAFT_LENGTH_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +79,8 @@ class OpenSession(_message.Message):
     PATIENCE_US_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LEN_FIELD_NUMBER: _ClassVar[int]
     ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_NODES_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _common_pb2.SamplingParams
     draft_length: int
@@ -85,10 +89,12 @@ class OpenSession(_message.Message):
     patience_us: int
     prompt_len: int
     acceptance: _common_pb2.Acceptance
-    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., draft_length: _Optional[int] = ..., features: _Optional[_Iterable[_Union[_common_pb2.FeatureBlock, _Mapping]]] = ..., traceparent: _Optional[str] = ..., patience_us: _Optional[int] = ..., prompt_len: _Optional[int] = ..., acceptance: _Optional[_Union[_common_pb2.Acceptance, str]] = ...) -> None: ...
+    draft_nodes: int
+    tenant: str
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., draft_length: _Optional[int] = ..., features: _Optional[_Iterable[_Union[_common_pb2.FeatureBlock, _Mapping]]] = ..., traceparent: _Optional[str] = ..., patience_us: _Optional[int] = ..., prompt_len: _Optional[int] = ..., acceptance: _Optional[_Union[_common_pb2.Acceptance, str]] = ..., draft_nodes: _Optional[int] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class AdvanceSession(_message.Message):
-    __slots__ = ("base_len", "token_ids", "accepted", "draft_length", "features", "traceparent", "patience_us")
+    __slots__ = ("base_len", "token_ids", "accepted", "draft_length", "features", "traceparent", "patience_us", "draft_nodes")
     BASE_LEN_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +102,7 @@ class AdvanceSession(_message.Message):
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     PATIENCE_US_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_NODES_FIELD_NUMBER: _ClassVar[int]
     base_len: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     accepted: int
@@ -103,7 +110,8 @@ class AdvanceSession(_message.Message):
     features: _containers.RepeatedCompositeFieldContainer[_common_pb2.FeatureBlock]
     traceparent: str
     patience_us: int
-    def __init__(self, base_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., draft_length: _Optional[int] = ..., features: _Optional[_Iterable[_Union[_common_pb2.FeatureBlock, _Mapping]]] = ..., traceparent: _Optional[str] = ..., patience_us: _Optional[int] = ...) -> None: ...
+    draft_nodes: int
+    def __init__(self, base_len: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., accepted: _Optional[int] = ..., draft_length: _Optional[int] = ..., features: _Optional[_Iterable[_Union[_common_pb2.FeatureBlock, _Mapping]]] = ..., traceparent: _Optional[str] = ..., patience_us: _Optional[int] = ..., draft_nodes: _Optional[int] = ...) -> None: ...
 
 class CloseSession(_message.Message):
     __slots__ = ()

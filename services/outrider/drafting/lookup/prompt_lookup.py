@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from outrider.core.models import ModelInfo
 from outrider.core.trees import TokenTree
 from outrider.drafting.method import StepReport
-from outrider.drafting.ngrams import NgramIndex
+from outrider.drafting.lookup.ngrams import NgramIndex
 from outrider.drafting.session import DraftSession
 from outrider.wire.messages import FeatureBlock
 
@@ -51,6 +51,10 @@ class PromptLookup:
     @property
     def features(self) -> frozenset[str]:
         return frozenset()
+
+    @property
+    def last_feature_only(self) -> bool:
+        return False
 
     @property
     def runs_ahead(self) -> bool:
@@ -94,7 +98,7 @@ class PromptLookup:
     def finished(self, session: DraftSession) -> bool:
         return self._lookups[session].looked_up
 
-    def proposal(self, session: DraftSession, length: int) -> TokenTree:
+    def proposal(self, session: DraftSession, length: int, nodes: int) -> TokenTree:
         return TokenTree.chain(session.ahead[:length])
 
     def close(self, session: DraftSession) -> None:

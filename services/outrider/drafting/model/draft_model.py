@@ -11,9 +11,9 @@ import torch
 from outrider.core.logit_table import Columns
 from outrider.core.models import ModelInfo
 from outrider.core.trees import TokenTree
-from outrider.drafting.drawing import draw_next
-from outrider.drafting.edits import edit_drafts
-from outrider.drafting.grammars import DraftGrammars
+from outrider.drafting.picking.drawing import draw_next
+from outrider.drafting.picking.edits import edit_drafts
+from outrider.drafting.picking.grammars import DraftGrammars
 from outrider.drafting.method import StepReport
 from outrider.drafting.session import DraftSession
 from outrider.engine.api import EngineApi, SequenceHandle, StepItem
@@ -64,6 +64,10 @@ class DraftModel:
     @property
     def features(self) -> frozenset[str]:
         return frozenset()
+
+    @property
+    def last_feature_only(self) -> bool:
+        return False
 
     @property
     def runs_ahead(self) -> bool:
@@ -144,7 +148,7 @@ class DraftModel:
             return len(session.ahead) >= session.goal
         return len(session) - self._sequences[session].kv_len < KEEP_UP
 
-    def proposal(self, session: DraftSession, length: int) -> TokenTree:
+    def proposal(self, session: DraftSession, length: int, nodes: int) -> TokenTree:
         return replace(TokenTree.chain(session.ahead[:length]), draft_probs=tuple(session.laws[:length]))
 
     def close(self, session: DraftSession) -> None:

@@ -11,7 +11,7 @@ from outrider.core.editing import LogitRow, edit_logits, is_edited
 from outrider.core.errors import OutriderError
 from outrider.core.history import TokenHistory
 from outrider.core.logit_table import Columns
-from outrider.drafting.grammars import DraftGrammars
+from outrider.drafting.picking.grammars import DraftGrammars
 from outrider.drafting.session import DraftSession
 
 log = logging.getLogger(__name__)

@@ -1,0 +1,1 @@
+"""How draft trees grow: shapes, confidences, budgets."""

@@ -1,0 +1,1 @@
+"""Heads on the hidden states of the target: Medusa, EAGLE, EAGLE-3."""

@@ -1,0 +1,1 @@
+"""Drafting without a model: what followed the same tokens before."""

@@ -1,0 +1,1 @@
+"""From draft logits to draft tokens: edits, grammars, draft vocabulary, draws."""
