@@ -71,7 +71,7 @@ class DrafterConfig(EngineConfig):
     tree: str = Field(
         "chain",
         pattern=r"^(chain|dynamic|[1-9][0-9]?(,[1-9][0-9]?)*)$",
-        description="shape of proposals: chain, dynamic (the likeliest nodes), or branches at each depth: 3,2,1,1",
+        description="shape of proposals: chain, dynamic (likeliest nodes), or branches by depth: 3,2,1,1",
     )
     tree_nodes: int = Field(
         16, ge=1, description="most draft tokens of a tree, if the verifier asks for no fewer"

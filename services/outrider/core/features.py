@@ -12,8 +12,8 @@ _HIDDEN = "hidden_"
 def hidden_after(layers: int) -> str:
     """Name of the residual stream after so many decoder layers; 0: the embeddings.
 
-    transformers calls it `hidden_states[layers]` (but for the last one, which it norms). EAGLE-3 takes those after
-    2, half and all but 3 of the layers.
+    transformers calls it `hidden_states[layers]` (but for the last one, which it norms). EAGLE-3 takes those
+    after 2, half and all but 3 of the layers.
     """
     return f"{_HIDDEN}{layers}"
 

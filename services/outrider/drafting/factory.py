@@ -6,8 +6,8 @@ from pathlib import Path
 
 from outrider.config.schema import DrafterConfig
 from outrider.core.errors import ConfigError
-from outrider.drafting.method import DraftingMethod
 from outrider.drafting.lookup.prompt_lookup import PromptLookup
+from outrider.drafting.method import DraftingMethod
 
 LOOKUP_TOKENS = 1_048_576
 """Tokens that prompt lookup indexes over all sessions: about 300 MB."""
@@ -16,7 +16,8 @@ LOOKUP_TOKENS = 1_048_576
 def build_method(config: DrafterConfig, target: str) -> DraftingMethod:
     """The method that `config` asks for, with its model loaded.
 
-    `target` is the model that it drafts for (catalogue name or folder): heads take its embeddings and output head.
+    `target` is the model that it drafts for (catalogue name or folder): heads take its embeddings and
+    output head.
 
     Raises:
         ConfigError: the model, or a value of the configuration, cannot be used.

@@ -75,7 +75,7 @@ class DraftingMethod(Protocol):
         """Whether the session's goal is reached, or nothing more can be done for it."""
 
     def proposal(self, session: DraftSession, length: int, nodes: int) -> TokenTree:
-        """The draft of a finished session, at most `length` deep, at most `nodes` nodes. Empty: nothing to propose."""
+        """The draft of a finished session, at most `length` deep and `nodes` nodes; empty: nothing."""
 
     def close(self, session: DraftSession) -> None:
         """Give back all that the session holds. Idempotent."""

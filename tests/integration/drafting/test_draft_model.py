@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from outrider.config.schema import DrafterConfig
 from outrider.core.params import SamplingParams
 from outrider.core.rounds import Proposal, StaleReason
-from outrider.drafting.model.draft_model import DraftModel
 from outrider.drafting.factory import build_method
+from outrider.drafting.model.draft_model import DraftModel
 from outrider.drafting.scheduler import DraftScheduler
 from outrider.wire.messages import AdvanceDraft, CloseDraft, OpenDraft, Stale
 from tests.integration.drafting.oracle import Oracle
