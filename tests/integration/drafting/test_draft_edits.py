@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from outrider.core.errors import InternalError
 from outrider.core.params import LogitEdits, SamplingParams
 from outrider.core.sampling import coupled_picks
-from outrider.drafting import edits as draft_edits
+from outrider.drafting.picking import edits as draft_edits
 from outrider.wire.messages import AdvanceDraft, OpenDraft
 from tests.integration.drafting.oracle import Oracle
 from tests.integration.drafting.test_draft_model import PROMPT, VOCAB, Driver, load, tokens_of

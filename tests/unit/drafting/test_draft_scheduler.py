@@ -8,7 +8,7 @@ import pytest
 
 from outrider.core.params import SamplingParams
 from outrider.core.rounds import Proposal, StaleReason
-from outrider.drafting import prompt_lookup
+from outrider.drafting.lookup import prompt_lookup
 from outrider.drafting.lookup.prompt_lookup import PromptLookup
 from outrider.drafting.scheduler import EVICTED_REST_S, DraftScheduler
 from outrider.wire.messages import AdvanceDraft, CloseDraft, DraftCommand, OpenDraft, Stale
