@@ -41,12 +41,16 @@ class StepItem:
 
     A prefill chunk is a chain of prompt tokens. A round is the last committed token as the
     single root with the draft tokens below it (`TokenTree.under`).
+
+    A tree may grow over several steps, with no commit in between: its first `ran` nodes are those that the
+    last step left in place. Output is for the nodes that run only.
     """
 
     sequence: SequenceHandle
     tree: TokenTree
-    logits: Literal["all", "last", "none"] = "all"  # nodes whose logits are wanted
+    logits: Literal["all", "last", "none"] = "all"  # which of the nodes that run have logits
     features: tuple[str, ...] = ()  # features wanted, for all nodes
+    ran: int = 0  # nodes at the start of the tree that the sequence's last step ran: not run again
 
 
 @dataclass(slots=True)

@@ -152,7 +152,7 @@ class Engine:
         """
         self._check(items)
         with torch.inference_mode():
-            parts = [PackedPart(self._own(i.sequence), i.tree, range(len(i.tree))) for i in items]
+            parts = [PackedPart(self._own(i.sequence), i.tree, range(i.ran, len(i.tree))) for i in items]
             wanted, rows = _wanted_rows(items)
             run = self._forward_slowly if self._micro_batch else self._forward
             output = run(parts, wanted, hidden=any(item.features for item in items))
@@ -215,8 +215,8 @@ class Engine:
         states: list[torch.Tensor] = []
         first = 0
         for part in parts:
-            for start in range(0, len(part.tree), self._micro_batch):
-                nodes = range(start, min(start + self._micro_batch, len(part.tree)))
+            for start in range(part.nodes.start, part.nodes.stop, self._micro_batch):
+                nodes = range(start, min(start + self._micro_batch, part.nodes.stop))
                 rows = [row - first for row in wanted if first <= row < first + len(nodes)]
                 output = self._forward([PackedPart(part.sequence, part.tree, nodes)], rows, hidden=hidden)
                 logits.append(output.logits)
@@ -271,8 +271,10 @@ class Engine:
             if id(sequence) in seen:
                 raise InternalError("a sequence stands twice in one step")
             seen.add(id(sequence))
-            if not len(item.tree):
-                raise InternalError("a step item has no tokens")
+            if not 0 <= item.ran < len(item.tree):
+                raise InternalError("a step item has no tokens to run")
+            if item.ran and not _goes_on(sequence.pending, item.tree, item.ran):
+                raise InternalError(f"the last step did not leave these {item.ran} nodes in place")
             if sequence.kv_len + len(item.tree) > sequence.capacity:
                 raise InternalError(
                     f"{len(item.tree)} tokens after {sequence.kv_len} do not fit "
@@ -290,12 +292,20 @@ class Engine:
             raise InternalError(f"a position is past the context length {self._info.context_length}")
 
 
+def _goes_on(pending: TokenTree | None, tree: TokenTree, ran: int) -> bool:
+    """Whether the first `ran` nodes of `tree` are those of the step before."""
+    if pending is None or len(pending) < ran:
+        return False
+    same_ids = pending.token_ids[:ran] == tree.token_ids[:ran]
+    return same_ids and pending.parents[:ran] == tree.parents[:ran]
+
+
 def _wanted_rows(items: SequenceOf[StepItem]) -> tuple[list[int], list[slice]]:
     wanted: list[int] = []
     slices: list[slice] = []
     first = 0
     for item in items:
-        count = len(item.tree)
+        count = len(item.tree) - item.ran
         start = {"all": 0, "last": count - 1, "none": count}[item.logits]
         slices.append(slice(len(wanted), len(wanted) + count - start))
         wanted += range(first + start, first + count)
@@ -307,7 +317,7 @@ def _features(items: SequenceOf[StepItem], hidden: torch.Tensor | None) -> list[
     features: list[Mapping[str, torch.Tensor]] = []
     first = 0
     for item in items:
-        count = len(item.tree)
+        count = len(item.tree) - item.ran
         if item.features and hidden is not None:
             features.append({LAST_HIDDEN: hidden[first : first + count].clone()})
         else:

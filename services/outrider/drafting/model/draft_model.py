@@ -11,10 +11,10 @@ import torch
 from outrider.core.logit_table import Columns
 from outrider.core.models import ModelInfo
 from outrider.core.trees import TokenTree
+from outrider.drafting.method import StepReport
 from outrider.drafting.picking.drawing import draw_next
 from outrider.drafting.picking.edits import edit_drafts
 from outrider.drafting.picking.grammars import DraftGrammars
-from outrider.drafting.method import StepReport
 from outrider.drafting.session import DraftSession
 from outrider.engine.api import EngineApi, SequenceHandle, StepItem
 from outrider.wire.messages import FeatureBlock
