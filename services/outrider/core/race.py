@@ -28,10 +28,22 @@ def contenders(rows: LogitRows, draws: FirstDraws, temperatures: torch.Tensor) -
     at_least_ids = rows.at(torch.arange(len(rows), device=best.device)[:, None], draws.least_ids)
     scores = draws.least / exponents(at_least_ids, best, temperature).exp_()
     bound = torch.minimum(draws.best, scores.amin(1).mul_(1.0 + _SLACK))
+    return within(rows, draws, temperatures, bound)
+
+
+def within(rows: LogitRows, draws: FirstDraws, temperatures: torch.Tensor, bounds: torch.Tensor) -> Kept:
+    """The tokens whose scores may be within a bound, in rows that truncate nothing.
+
+    Args:
+        draws: of the same rows.
+        temperatures: float64 [R].
+        bounds: float64 [R], above 0; inf: all tokens with a finite logit.
+    """
+    temperature, best = temperatures[:, None], rows.best[:, None].to(torch.float64)
     # Solved for the logit: M / exp((logit - best) / temperature) <= bound.
-    reach = (draws.least / bound[:, None]).log_().mul_(temperature)
+    reach = (draws.least / bounds[:, None]).log_().mul_(temperature)
     limits = best + reach - _SLACK * (best.abs() + reach.abs() + temperature)
-    found, ids = rows.at_least(limits.to(torch.float32))
+    found, ids = rows.at_least(limits.to(torch.float32).clamp_(min=torch.finfo(torch.float32).min))
     return Kept(found, ids, weights(exponents(rows.at(found, ids), rows.best[found], temperatures[found])))
 
 
@@ -42,8 +54,12 @@ def pruned(kept: Kept, draws: FirstDraws, own_weights: torch.Tensor) -> Kept:
         draws: of the same rows, with a kept token as the one id a row.
         own_weights: float64 [R], of these tokens.
     """
+    return pruned_to(kept, draws, draws.best / own_weights)
+
+
+def pruned_to(kept: Kept, draws: FirstDraws, bounds: torch.Tensor) -> Kept:
+    """Those of `kept` whose scores may be within the bounds of their rows, float64 [R]."""
     least = draws.least[kept.rows, kept.ids >> GROUP_BITS]
-    bounds = draws.best / own_weights
     return kept.where(least <= bounds[kept.rows] * kept.weights * (1.0 + _SLACK))
 
 
