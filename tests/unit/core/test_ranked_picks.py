@@ -36,7 +36,7 @@ def plain(
         logits[token] - best - (params.temperature * math.log(noise[token]) if token in raced else 0.0)
         for token in listed
     ]
-    shares = []
+    shares: list[float] = []
     for level in levels:
         shares.append(min(math.exp(level), *shares[-1:], math.inf))
     others = [min(math.exp(logits[token] - best), shares[-1]) for token in order[k:]]
