@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
+from typing import Protocol
 
 import torch
 
 from outrider.engine.attention import AttentionKind, attend
 from outrider.engine.kv_store import KvStore, LayerShape
 from outrider.engine.plan import AttentionGroup, StepPlan, query_bucket
-from outrider.engine.rows import PolicyTable
-from outrider.engine.runner import Runner
+from outrider.engine.rows import PolicyTable, Projection
 from outrider.engine.sequence import KV_MULTIPLE
 
 _log = logging.getLogger(__name__)
@@ -19,7 +19,20 @@ _FOLDED_ROWS = (4, 8, 16, 32)  # query rows times heads that share a KV head
 _QUERY_COUNTS = (8, 24, 64, 128, 256)  # how many queries are tried together
 
 
-def calibrate_projections(runner: Runner, dtype: torch.dtype, device: str) -> int:
+class Calibrated(Protocol):
+    """What of a runner is calibrated."""
+
+    @property
+    def store(self) -> KvStore: ...
+
+    @property
+    def attention_kinds(self) -> list[AttentionKind]: ...
+
+    @property
+    def projections(self) -> list[Projection]: ...
+
+
+def calibrate_projections(runner: Calibrated, dtype: torch.dtype, device: str) -> int:
     """Give each linear layer its row policy.
 
     Returns:
@@ -31,7 +44,7 @@ def calibrate_projections(runner: Runner, dtype: torch.dtype, device: str) -> in
     return max(projection.policy.least for projection in runner.projections)
 
 
-def calibrate_attention(runner: Runner, dtype: torch.dtype, device: str) -> int:
+def calibrate_attention(runner: Calibrated, dtype: torch.dtype, device: str) -> int:
     """The least queries of a path from which attention depends neither on their number nor on later KV."""
     distinct = {
         (shape, kind.softcap > 0, kind.sinks is not None): (shape, kind)

@@ -4,9 +4,9 @@ EAGLE (arXiv 2401.15077) and EAGLE-3 (arXiv 2503.01840) differ in what goes into
 
 - `eagle`: fc(cat(embedding, last_hidden)) is the input of ordinary Llama layers; what they give is the next
   `last_hidden`, which the target's own output head turns into logits.
-- `eagle3`: fc(cat(hidden states after several layers)) is the residual stream g; the first layer's attention sees
-  cat(input_norm(embedding), hidden_norm(g)); what the layers give is the next g, and norm and an own output head
-  over a draft vocabulary turn it into logits.
+- `eagle3`: fc(cat(hidden states after several layers)) is the residual stream g; the first layer's attention
+  sees cat(input_norm(embedding), hidden_norm(g)); what the layers give is the next g, and norm and an own
+  output head over a draft vocabulary turn it into logits.
 """
 
 from __future__ import annotations
