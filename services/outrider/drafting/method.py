@@ -57,11 +57,15 @@ class DraftingMethod(Protocol):
         """Take up a session. Allocates nothing that scales with its length.
 
         Features may be missing, begin late or come later: then the method drafts worse, or not at all.
+
+        Raises:
+            ProtocolError: the features are not what was asked for. The caller closes the session.
+            OverloadedError: there is no room for them. Likewise.
         """
 
     def advance(self, session: DraftSession, same: int, features: Sequence[FeatureBlock]) -> None:
         """Tokens were committed (or, without any, features came): forget all after the first `same`
-        (see `DraftSession.commit`).
+        (see `DraftSession.commit`). Raises as `open` does.
         """
 
     def step(self, sessions: Sequence[DraftSession]) -> StepReport:

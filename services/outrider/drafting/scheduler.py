@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from outrider.core.errors import OutriderError
+from outrider.core.errors import OutriderError, OverloadedError, ProtocolError
 from outrider.core.rounds import Proposal, StaleReason
 from outrider.drafting.method import DraftingMethod, StepReport
 from outrider.drafting.session import DraftRequest, DraftSession, SessionKey
@@ -167,7 +167,11 @@ class DraftScheduler:
             self._stale(key, command.epoch, StaleReason.FULL, f"all {self._max_sessions} sessions are busy")
             return
         self._table.add(session)
-        self._method.open(session, command.features)
+        try:
+            self._method.open(session, command.features)
+        except (ProtocolError, OverloadedError) as error:
+            self._turn_away(session, error)
+            return
         self._ask(session, command, arrived_ns)
 
     def _advance(self, session: DraftSession, command: AdvanceDraft, arrived_ns: int) -> None:
@@ -183,8 +187,18 @@ class DraftScheduler:
             self._drop(session)
             return
         self._table.touch(session)
-        self._method.advance(session, same, command.features)
+        try:
+            self._method.advance(session, same, command.features)
+        except (ProtocolError, OverloadedError) as error:
+            self._turn_away(session, error)
+            return
         self._ask(session, command, arrived_ns)
+
+    def _turn_away(self, session: DraftSession, error: OutriderError) -> None:
+        """The method cannot take in what came with a command."""
+        self._drop(session)
+        reason = StaleReason.FULL if isinstance(error, OverloadedError) else StaleReason.INVALID
+        self._stale(session.key, session.epoch, reason, str(error))
 
     def _ask(self, session: DraftSession, command: OpenDraft | AdvanceDraft, arrived_ns: int) -> None:
         """The session owes a new proposal (which replaces one that it may owe), or none."""

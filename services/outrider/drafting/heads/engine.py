@@ -31,7 +31,6 @@ class TrueRows:
     token_ids: SequenceOf[int]  # of each row, the token after its position
     features: torch.Tensor  # [rows, features * target_hidden_size] of the target
     first: int  # position of the sequence's first row
-    logits: bool  # whether those of the last row are wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +39,9 @@ class DraftRows:
 
     sequence: Sequence
     tree: TokenTree
-    ran: int  # nodes that ran; the logits of all others are wanted
+    ran: int  # nodes that ran
     states: torch.Tensor  # [nodes that run, hidden_size]: what came out of each one's parent
     first: int  # position of the sequence's first row
-
-
-@dataclass(slots=True)
-class HeadOutput:
-    """What a step gave, for each item in order."""
-
-    states: list[torch.Tensor]  # [rows, hidden_size]; of true rows only the last, if its logits are wanted
-    logits: list[torch.Tensor]  # float32 [rows, columns], writable; likewise
 
 
 class HeadEngine:
@@ -77,6 +68,11 @@ class HeadEngine:
         """Blocks in use."""
         return PoolUsage(self._pool.total, self._pool.used, self._pool.cached)
 
+    @property
+    def pool_tokens(self) -> int:
+        """Rows that fit the pool."""
+        return self._pool.total * self._pool.block_size
+
     def open(self) -> Sequence:
         """An empty sequence."""
         return Sequence(self._pool, ())
@@ -85,8 +81,11 @@ class HeadEngine:
         """Make room for `count` rows past those held. False, and nothing changed, if the pool is full."""
         return sequence.grow(count) is not None  # nothing is shared, so no block has to be copied
 
-    def step(self, items: SequenceOf[TrueRows | DraftRows]) -> HeadOutput:
+    def step(self, items: SequenceOf[TrueRows | DraftRows]) -> list[torch.Tensor]:
         """One packed forward over items of different sequences. Room must have been reserved.
+
+        Returns:
+            Of each item the states of its draft rows, or of its last true row: [rows, hidden_size].
 
         Raises:
             InternalError: there is no room.
@@ -98,17 +97,29 @@ class HeadEngine:
                     raise InternalError("rows of a head do not fit what was reserved")
             plan = make_plan(parts, least_rows=self._least_rows, least_queries=self._least_queries)
             states = self._runner.forward(plan, _positions(items, parts, plan), self._states(items, plan))
-            wanted = _wanted(items)
-            rows = states.index_select(0, torch.tensor([row for own in wanted for row in own]).long())
-            scores = self._runner.logits(rows) if len(rows) else rows.new_empty(0, 0)
+            wanted = []
+            stop = 0
+            for item, part in zip(items, parts, strict=True):
+                stop += len(part.nodes)
+                start = stop - 1 if isinstance(item, TrueRows) else stop - len(part.nodes)
+                wanted.append(states[start:stop].clone())
         for item in items:
             if isinstance(item, TrueRows):
                 item.sequence.append(item.token_ids)
+        return wanted
+
+    def logits(self, states: torch.Tensor) -> torch.Tensor:
+        """Of the tokens after the rows that gave `states` [R, hidden_size]: float32 [R, columns], writable.
+
+        A row that is not finite, whatever was fed to it, counts as one that knows nothing: it is all zeros.
+        """
+        with torch.inference_mode():
+            count = len(states)
+            scores = self._runner.logits(states).float()
+            scores.masked_fill_(~torch.isfinite(scores).all(1, keepdim=True), 0.0)
         # Made outside of inference mode: callers change logits in place.
-        logits = torch.empty(scores.shape, dtype=torch.float32)
-        logits.copy_(scores)
-        counts = [len(own) for own in wanted]
-        return HeadOutput(list(torch.split(rows, counts)), list(torch.split(logits, counts)))
+        logits = torch.empty(count, scores.shape[1], dtype=torch.float32)
+        return logits.copy_(scores)
 
     def release(self, sequence: Sequence) -> None:
         """Give all blocks back. Idempotent."""
@@ -145,18 +156,3 @@ def _positions(
     counts = [len(part.nodes) for part in parts]
     shifts = [item.first for item, count in zip(items, counts, strict=True) for _ in range(count)]
     return plan.positions + torch.tensor(shifts + shifts[:1] * (len(plan.positions) - len(shifts)))
-
-
-def _wanted(items: SequenceOf[TrueRows | DraftRows]) -> list[list[int]]:
-    """Packed rows whose states and logits are wanted, of each item."""
-    wanted: list[list[int]] = []
-    start = 0
-    for item in items:
-        if isinstance(item, TrueRows):
-            stop = start + len(item.token_ids)
-            wanted.append([stop - 1] if item.logits else [])
-        else:
-            stop = start + len(item.tree) - item.ran
-            wanted.append(list(range(start, stop)))
-        start = stop
-    return wanted

@@ -16,9 +16,10 @@ class FeatureRows:
 
     def __init__(self, names: Sequence[str], width: int) -> None:
         """Args:
-        names: of the features, in the order in which the head joins them.
+        names: of the features, in the order in which the head joins them; one may stand twice.
         width: elements of a row of one feature.
         """
+        self._names = tuple(names)
         self._width = width
         self._parts: dict[str, deque[torch.Tensor]] = {name: deque() for name in names}
         self._ends = dict.fromkeys(names, -1)  # position after the last row of each; -1: none came
@@ -71,7 +72,8 @@ class FeatureRows:
     def take(self, count: int) -> torch.Tensor:
         """The next rows, at most `waiting`: bf16 [count, features * width], the features side by side."""
         self._taken += count
-        return torch.cat([_front(parts, count) for parts in self._parts.values()], 1)
+        fronts = {name: _front(parts, count) for name, parts in self._parts.items()}
+        return torch.cat([fronts[name] for name in self._names], 1)
 
     def _check(self, block: FeatureBlock, most: int) -> None:
         end = self._ends.get(block.name)

@@ -1,0 +1,131 @@
+"""Random EAGLE and EAGLE-3 heads in the layout of github.com/SafeAILab/EAGLE, for the tiny targets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import save_file
+
+from outrider.drafting.heads.weights import EagleWeights, HeadConfig, LayerWeights, LinearWeights
+
+Kind = Literal["eagle", "eagle3"]
+
+
+def tiny_config(kind: Kind, *, hidden: int = 64, vocab_size: int = 512, columns: int = 0) -> dict[str, Any]:
+    """A head's config.json. `columns`: size of its draft vocabulary; 0: of the target's."""
+    config: dict[str, Any] = {
+        "architectures": ["LlamaForCausalLMEagle3" if kind == "eagle3" else "LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "intermediate_size": 96,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 1,
+        "hidden_act": "silu",
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "vocab_size": vocab_size,
+        "pad_token_id": 0,
+        "tie_word_embeddings": False,
+    }
+    if kind == "eagle3":
+        config["draft_vocab_size"] = columns or vocab_size
+    else:
+        config["bias"] = True
+    return config
+
+
+def tiny_state(config: dict[str, Any], *, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Weights for `tiny_config`, float32, scaled up so that tokens differ."""
+    generator = torch.Generator().manual_seed(seed)
+    eagle3 = "draft_vocab_size" in config
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    kv = hidden * config["num_key_value_heads"] // config["num_attention_heads"]
+    seen = 2 * hidden if eagle3 else hidden
+    layer = "midlayer" if eagle3 else "layers.0"
+    shapes = {
+        f"{layer}.self_attn.q_proj.weight": (hidden, seen),
+        f"{layer}.self_attn.k_proj.weight": (kv, seen),
+        f"{layer}.self_attn.v_proj.weight": (kv, seen),
+        f"{layer}.self_attn.o_proj.weight": (hidden, hidden),
+        f"{layer}.mlp.gate_proj.weight": (inner, hidden),
+        f"{layer}.mlp.up_proj.weight": (inner, hidden),
+        f"{layer}.mlp.down_proj.weight": (hidden, inner),
+        "fc.weight": (hidden, (3 if eagle3 else 2) * hidden),
+    }
+    norms = [f"{layer}.post_attention_layernorm.weight"]
+    if eagle3:
+        columns = config["draft_vocab_size"]
+        shapes["lm_head.weight"] = (columns, hidden)
+        norms += [f"{layer}.input_layernorm.weight", f"{layer}.hidden_norm.weight", "norm.weight"]
+    else:
+        shapes["embed_tokens.weight"] = (config["vocab_size"], hidden)
+        shapes["fc.bias"] = (hidden,)
+    state = {name: torch.randn(shape, generator=generator) * 0.15 for name, shape in shapes.items()}
+    state |= {name: 1 + 0.3 * torch.randn(hidden, generator=generator) for name in norms}
+    if eagle3:
+        kept = torch.randperm(config["vocab_size"], generator=generator)[:columns].sort().values
+        state["d2t"] = kept - torch.arange(columns)
+        state["t2d"] = torch.zeros(config["vocab_size"], dtype=torch.bool).index_fill(0, kept, True)
+    return state
+
+
+def make_tiny_eagle(
+    kind: Kind,
+    folder: Path,
+    *,
+    hidden: int = 64,
+    vocab_size: int = 512,
+    columns: int = 0,
+    seed: int = 0,
+    **fields: Any,
+) -> Path:
+    """Write a head into `folder` (made if missing) and return it; `fields` go into its config.json."""
+    config = tiny_config(kind, hidden=hidden, vocab_size=vocab_size, columns=columns)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config | fields), encoding="utf-8")
+    save_file(tiny_state(config, seed=seed), folder / "model.safetensors")
+    return folder
+
+
+def tiny_weights(config: dict[str, Any], state: dict[str, torch.Tensor]) -> EagleWeights:
+    """The same head as the drafter takes it, without a file."""
+    eagle3 = "draft_vocab_size" in config
+    layer = "midlayer" if eagle3 else "layers.0"
+    columns = len(state["lm_head.weight"]) if eagle3 else 0
+
+    def linear(name: str) -> LinearWeights:
+        return LinearWeights(state[f"{name}.weight"], state.get(f"{name}.bias"))
+
+    return EagleWeights(
+        HeadConfig(
+            kind="eagle3" if eagle3 else "eagle",
+            hidden_size=config["hidden_size"],
+            target_hidden_size=config["hidden_size"],
+            vocab_size=config["vocab_size"],
+            heads=config["num_attention_heads"],
+            kv_heads=config["num_key_value_heads"],
+            head_dim=config["hidden_size"] // config["num_attention_heads"],
+            rms_norm_eps=config["rms_norm_eps"],
+        ),
+        fc=linear("fc"),
+        layers=(
+            LayerWeights(
+                *(linear(f"{layer}.self_attn.{part}_proj") for part in "qkvo"),
+                mlp_norm=state[f"{layer}.post_attention_layernorm.weight"],
+                gate=linear(f"{layer}.mlp.gate_proj"),
+                up=linear(f"{layer}.mlp.up_proj"),
+                down=linear(f"{layer}.mlp.down_proj"),
+                input_norm=state.get(f"{layer}.input_layernorm.weight"),
+                hidden_norm=state.get(f"{layer}.hidden_norm.weight"),
+            ),
+        ),
+        embedding=state.get("embed_tokens.weight"),
+        head=state.get("lm_head.weight"),
+        norm=state.get("norm.weight"),
+        draft_ids=state["d2t"] + torch.arange(columns) if eagle3 else None,
+    )
