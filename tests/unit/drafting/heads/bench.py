@@ -119,10 +119,14 @@ class Bench:
 
     def propose(self, *commands: DraftCommand) -> TokenTree:
         """The tree that a session's commands end in."""
-        self.put(*commands)
-        (answer,) = self.run().values()
+        answer = self.run_one(*commands)
         assert isinstance(answer, TokenTree), answer
         return answer
+
+    def run_one(self, *commands: DraftCommand) -> TokenTree | Stale:
+        """The last answer to a session's commands."""
+        self.put(*commands)
+        return self.run()[commands[-1].session_id]
 
     def check(
         self,
