@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +25,9 @@ from tests.tiny_eagle import Kind, tiny_config, tiny_state, tiny_weights
 HIDDEN, VOCAB, COLUMNS, LAYERS = 64, 512, 300, 8
 GREEDY = SamplingParams(temperature=0.0)
 RANDOM = SamplingParams(temperature=0.9, seed=7)
+
+
+Edit = Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
 
 
 class _Target(TargetModel):
@@ -92,6 +95,7 @@ class Bench:
                 "tree": tree,
                 "pool_tokens": pool_tokens,
                 "tree_nodes": 32,
+                "batch_invariance": "off",
                 **fields,
             }
         )
@@ -136,6 +140,7 @@ class Bench:
         *,
         first: int = 0,
         widths: Sequence[int] = (1,) * 8,
+        edit: Edit = lambda logits, path: logits,
     ) -> None:
         """Children are the best of what the reference says may follow, with its confidences.
 
@@ -145,13 +150,14 @@ class Bench:
             sampling: of the session.
             first: position of the first features.
             widths: candidates that were asked for, by depth.
+            edit: what becomes of the reference's logits after a path of draft tokens.
         """
         count = len(text.tokens)
         features = text.states[first : count - 1].float()
         children = tree.children()
         for node, own in children.items():
             path = [tree.token_ids[above] for above in tree.path_to(node)]
-            logits = self.reference.after(features, text.tokens[first + 1 :], path, first)
+            logits = edit(self.reference.after(features, text.tokens[first + 1 :], path, first), path)
             ids, confidences = ranked_picks(
                 logits[None],
                 [(sampling, count + len(path))],
