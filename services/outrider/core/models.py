@@ -12,7 +12,10 @@ PROTOCOL_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A model as its service describes it; the proto message of the same name explains each field."""
+    """A model as its service describes it; the proto message of the same name explains each field.
+
+    A head that works on a target's hidden states gives that target's sizes.
+    """
 
     model_name: str
     tokenizer_fingerprint: str = ""
@@ -80,4 +83,9 @@ def check_pairing(target: ModelInfo, drafter: DrafterInfo, offered_features: fro
         raise ModelMismatchError(
             f"{who} takes hidden states of {drafter.model.hidden_size} elements, "
             f"target {target.model_name} has {target.hidden_size}"
+        )
+    layers = drafter.model.num_layers
+    if drafter.features and layers and layers != target.num_layers:
+        raise ModelMismatchError(
+            f"{who} drafts for a target of {layers} layers, {target.model_name} has {target.num_layers}"
         )

@@ -53,6 +53,14 @@ def test_hidden_states_must_have_the_width_that_the_drafter_takes() -> None:
     check_pairing(TARGET, replace(asking, model=replace(asking.model, hidden_size=576)), LAST_HIDDEN)
 
 
+def test_heads_of_a_target_of_another_depth_are_refused() -> None:
+    model = replace(TARGET, num_layers=TARGET.num_layers + 1)
+    head = replace(DRAFTER, model=model, features=("last_hidden",))
+    with pytest.raises(ModelMismatchError, match=rf"{model.num_layers} layers.*{TARGET.num_layers}"):
+        check_pairing(TARGET, head, LAST_HIDDEN)
+    check_pairing(TARGET, replace(head, model=TARGET), LAST_HIDDEN)
+
+
 def test_another_protocol_is_refused() -> None:
     check_protocol(PROTOCOL_VERSION, "somebody")
     with pytest.raises(ModelMismatchError, match="somebody speaks protocol version 9, this service speaks"):

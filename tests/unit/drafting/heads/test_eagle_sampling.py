@@ -1,4 +1,4 @@
-"""A head draws as its target does: with the session's edits along each path, by the rule that judges drafts."""
+"""A head draws as its target does: with the session's edits along each path, by the rule in force."""
 
 from __future__ import annotations
 
