@@ -47,7 +47,7 @@ def tiny_state(config: dict[str, Any], *, seed: int = 0) -> dict[str, torch.Tens
     kv = hidden * config["num_key_value_heads"] // config["num_attention_heads"]
     seen = 2 * hidden if eagle3 else hidden
     layer = "midlayer" if eagle3 else "layers.0"
-    shapes = {
+    shapes: dict[str, tuple[int, ...]] = {
         f"{layer}.self_attn.q_proj.weight": (hidden, seen),
         f"{layer}.self_attn.k_proj.weight": (kv, seen),
         f"{layer}.self_attn.v_proj.weight": (kv, seen),
@@ -115,7 +115,10 @@ def tiny_weights(config: dict[str, Any], state: dict[str, torch.Tensor]) -> Eagl
         fc=linear("fc"),
         layers=(
             LayerWeights(
-                *(linear(f"{layer}.self_attn.{part}_proj") for part in "qkvo"),
+                query=linear(f"{layer}.self_attn.q_proj"),
+                key=linear(f"{layer}.self_attn.k_proj"),
+                value=linear(f"{layer}.self_attn.v_proj"),
+                output=linear(f"{layer}.self_attn.o_proj"),
                 mlp_norm=state[f"{layer}.post_attention_layernorm.weight"],
                 gate=linear(f"{layer}.mlp.gate_proj"),
                 up=linear(f"{layer}.mlp.up_proj"),

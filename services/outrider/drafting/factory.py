@@ -52,7 +52,16 @@ def _medusa(config: DrafterConfig, target: str) -> DraftingMethod:
 
 
 def _eagle(config: DrafterConfig, target: str) -> DraftingMethod:
-    raise ConfigError("method eagle is not there yet")
+    if not config.model:
+        raise ConfigError("a drafter with method eagle needs a model: a catalogue name or a folder of a head")
+    from outrider import catalogue
+    from outrider.drafting.heads.building import build_eagle
+    from outrider.drafting.heads.checkpoints import load_eagle
+    from outrider.drafting.heads.target import describe_target
+
+    weights = load_eagle(catalogue.resolve(config.model))
+    name = Path(config.model).name
+    return build_eagle(weights, describe_target(catalogue.resolve(target), Path(target).name), config, name)
 
 
 def _draft_model(config: DrafterConfig) -> DraftingMethod:

@@ -63,7 +63,7 @@ class Text:
     def blocks(self, start: int, stop: int) -> tuple[FeatureBlock, ...]:
         """Features of these positions."""
         names = ("hidden_2", "hidden_4", "hidden_5") if self.kind == "eagle3" else ("last_hidden",)
-        parts = self.states[start:stop].split(HIDDEN, 1)
+        parts = torch.split(self.states[start:stop], HIDDEN, 1)
         return tuple(
             FeatureBlock(name, start, stop - start, HIDDEN, _bytes(part))
             for name, part in zip(names, parts, strict=True)

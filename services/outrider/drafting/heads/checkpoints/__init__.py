@@ -1,0 +1,3 @@
+"""Published checkpoints of heads, read as they are."""
+
+from outrider.drafting.heads.checkpoints.eagle import load_eagle as load_eagle
