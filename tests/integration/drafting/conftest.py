@@ -87,9 +87,12 @@ class RunningDrafter:
 
 @asynccontextmanager
 async def running(
-    config: DrafterConfig, telemetry: TelemetryConfig | None = None
+    config: DrafterConfig, telemetry: TelemetryConfig | None = None, target: str = ""
 ) -> AsyncIterator[RunningDrafter]:
+    """`target`: the model that it drafts for, if it needs one."""
     whole = OutriderConfig(drafters={"mine": config}, telemetry=telemetry or TelemetryConfig())
+    if target:
+        whole = whole.model_copy(update={"model": target})
     stop = asyncio.Event()
     up: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(serve(whole, "mine", ready=up.set_result, stop=stop))
@@ -109,8 +112,10 @@ async def start() -> AsyncIterator[Callable[..., Awaitable[RunningDrafter]]]:
     """Starts a drafter; it is stopped after the test."""
     async with AsyncExitStack() as stack:
 
-        async def begin(telemetry: TelemetryConfig | None = None, **fields: Any) -> RunningDrafter:
+        async def begin(
+            telemetry: TelemetryConfig | None = None, target: str = "", **fields: Any
+        ) -> RunningDrafter:
             config = DrafterConfig(port=0, **fields)
-            return await stack.enter_async_context(running(config, telemetry))
+            return await stack.enter_async_context(running(config, telemetry, target))
 
         yield begin
