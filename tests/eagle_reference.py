@@ -66,6 +66,7 @@ class ReferenceHead:
         return F.linear(features, self._state["fc.weight"]) if self._eagle3 else features
 
     def _run(self, states: torch.Tensor, token_ids: Sequence[int], first: int) -> torch.Tensor:
+        """Of each row the state after it."""
         embedded = self._embedding[torch.tensor(token_ids)]
         if self._eagle3:
             residual = states
@@ -76,6 +77,8 @@ class ReferenceHead:
                 ),
                 -1,
             )
+            if self._config.get("norm_before_residual"):  # of the speculators format
+                residual = seen[:, residual.shape[1] :]
         else:
             residual = F.linear(
                 torch.cat((embedded, states), -1), self._state["fc.weight"], self._state.get("fc.bias")

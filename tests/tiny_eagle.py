@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from outrider.drafting.heads.weights import EagleWeights, HeadConfig, LayerWeights, LinearWeights
 
@@ -111,6 +111,7 @@ def tiny_weights(config: dict[str, Any], state: dict[str, torch.Tensor]) -> Eagl
             kv_heads=config["num_key_value_heads"],
             head_dim=config["hidden_size"] // config["num_attention_heads"],
             rms_norm_eps=config["rms_norm_eps"],
+            norm_before_residual=config.get("norm_before_residual", False),
         ),
         fc=linear("fc"),
         layers=(
@@ -132,3 +133,27 @@ def tiny_weights(config: dict[str, Any], state: dict[str, torch.Tensor]) -> Eagl
         norm=state.get("norm.weight"),
         draft_ids=state["d2t"] + torch.arange(columns) if eagle3 else None,
     )
+
+
+def make_follower(folder: Path, target: Path) -> Path:
+    """An EAGLE head that foretells what `make_unthinking` makes of a target."""
+    embedding = load_file(target / "model.safetensors")["model.embed_tokens.weight"]
+    make_tiny_eagle("eagle", folder, hidden=embedding.shape[1], vocab_size=embedding.shape[0])
+    state = load_file(folder / "model.safetensors")
+    state["fc.weight"].zero_()[:, : embedding.shape[1]].fill_diagonal_(1.0)
+    state["fc.bias"].zero_()
+    state["layers.0.self_attn.o_proj.weight"].zero_()
+    state["layers.0.mlp.down_proj.weight"].zero_()
+    state["embed_tokens.weight"] = embedding
+    save_file(state, folder / "model.safetensors")
+    return folder
+
+
+def make_unthinking(target: Path) -> Path:
+    """Let a tiny llama's layers add nothing: its next token depends on the last one alone."""
+    state = load_file(target / "model.safetensors")
+    for name, tensor in state.items():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            tensor.zero_()
+    save_file(state, target / "model.safetensors", metadata={"format": "pt"})
+    return target

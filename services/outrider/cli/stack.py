@@ -125,6 +125,6 @@ def _models(config: OutriderConfig) -> dict[str, str]:
     drafters = {
         f"drafters.{name}.model": drafter.model
         for name, drafter in config.drafters.items()
-        if drafter.method == "draft_model"
+        if drafter.method in ("draft_model", "medusa", "eagle")
     }
     return {"model": config.model} | drafters

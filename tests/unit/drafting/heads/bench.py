@@ -84,9 +84,11 @@ class Bench:
         tree: str = "chain",
         pool_tokens: int = 4096,
         max_sessions: int = 8,
+        variant: dict[str, object] | None = None,
         **fields: object,
     ) -> None:
-        config = tiny_config(kind, vocab_size=VOCAB, columns=COLUMNS)
+        """`variant`: what the head's config.json says besides; `fields`: of the drafter's configuration."""
+        config = tiny_config(kind, vocab_size=VOCAB, columns=COLUMNS) | (variant or {})
         state = tiny_state(config)
         drafter = DrafterConfig.model_validate(
             {

@@ -50,14 +50,23 @@ def test_rounds_go_on_from_true_features(kind: Kind) -> None:
         assert tree == again.propose(open_(text, nodes=10, length=3))
 
 
-def test_proposals_do_not_depend_on_the_batch() -> None:
+def test_residual_stream_may_begin_after_the_norm() -> None:
+    bench, text = Bench("eagle3", variant={"norm_before_residual": True}), Text("a", "eagle3", 40)
+    plain = Bench("eagle3").propose(open_(text))
+    tree = bench.propose(open_(text))
+    assert tree.confidences != plain.confidences
+    bench.check(text, tree, GREEDY)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_proposals_do_not_depend_on_the_batch(dtype: str) -> None:
     lengths = (9, 300, 33, 2, 70)
     texts = [Text(f"s{seed}", "eagle3", length, seed) for seed, length in enumerate(lengths)]
     alone = {}
     for text in texts:
-        bench = Bench("eagle3", tree="dynamic", batch_invariance="exact")
+        bench = Bench("eagle3", tree="dynamic", batch_invariance="exact", dtype=dtype)
         alone[text.name] = bench.propose(open_(text, sampling=RANDOM, nodes=16))
-    together = Bench("eagle3", tree="dynamic", batch_invariance="exact")
+    together = Bench("eagle3", tree="dynamic", batch_invariance="exact", dtype=dtype)
     together.put(*(open_(text, sampling=RANDOM, nodes=16) for text in texts))
     assert together.run() == alone
 
