@@ -7,13 +7,12 @@ on top of that; `commit` then keeps one path of the tree, and everything else is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
 
-from outrider.core.features import LAST_HIDDEN as LAST_HIDDEN
 from outrider.core.models import ModelInfo
 from outrider.core.trees import TokenTree
 
@@ -49,7 +48,6 @@ class StepItem:
     sequence: SequenceHandle
     tree: TokenTree
     logits: Literal["all", "last", "none"] = "all"  # which of the nodes that run have logits
-    features: tuple[str, ...] = ()  # features wanted, for all nodes
     ran: int = 0  # nodes at the start of the tree that the sequence's last step ran: not run again
 
 
@@ -59,9 +57,6 @@ class StepOutput:
 
     logits: torch.Tensor  # float32 [rows, vocab_size], rows of all items in order
     rows: list[slice]  # rows of `logits` of each item
-    features: list[Mapping[str, torch.Tensor]] = field(
-        default_factory=list
-    )  # per item: name -> [nodes, width]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +91,7 @@ class EngineApi(Protocol):
 
     @property
     def features(self) -> frozenset[str]:
-        """Names that StepItem.features may hold."""
+        """Names that `keep_features` may be given."""
 
     def open(self, token_ids: Sequence[int], *, reuse: int | None = None) -> SequenceHandle:
         """Start a sequence that will hold `token_ids`; KV of a shared prefix is reused.
@@ -110,6 +105,25 @@ class EngineApi(Protocol):
 
     def step(self, items: Sequence[StepItem]) -> StepOutput:
         """One packed forward over all items. Room must have been reserved."""
+
+    def keep_features(self, names: Collection[str]) -> None:
+        """Keep these hidden states beside the KV from now on, and no others.
+
+        A feature that is new stands in no slot written before: it reads as zeros there. Cached prefixes are
+        forgotten, so new sequences have it from their first token on.
+
+        Raises:
+            InternalError: a name that is not offered.
+            OverloadedError: there is no memory for them; nothing changed.
+        """
+
+    def features_of(
+        self, sequence: SequenceHandle, name: str, start: int, stop: int, nodes: Sequence[int] = ()
+    ) -> torch.Tensor:
+        """A kept feature of the tokens `start` to `stop`: bf16 [stop - start, hidden_size], on the CPU.
+
+        Positions past kv_len are those of `nodes`, a path of the last step's tree that is not committed yet.
+        """
 
     def commit(self, sequence: SequenceHandle, nodes: Sequence[int]) -> None:
         """Keep the KV of these nodes of the sequence's last step: a path from a top node down."""

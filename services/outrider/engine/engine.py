@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection
 from collections.abc import Sequence as SequenceOf
 from pathlib import Path
 from typing import cast
@@ -15,15 +15,16 @@ from outrider.core.errors import InternalError
 from outrider.core.fingerprint import tokenizer_fingerprint
 from outrider.core.models import ModelInfo
 from outrider.core.trees import TokenTree
-from outrider.engine.api import LAST_HIDDEN, PoolUsage, SequenceHandle, StepItem, StepOutput
+from outrider.engine.api import PoolUsage, SequenceHandle, StepItem, StepOutput
 from outrider.engine.calibration import calibrate_attention, calibrate_projections
+from outrider.engine.features import FeatureStore
 from outrider.engine.hugepages import back_with_huge_pages
 from outrider.engine.loading import context_length, eos_token_ids, load_config, load_runner
 from outrider.engine.plan import PackedPart, make_plan, node_slots
 from outrider.engine.pool import BlockPool
 from outrider.engine.probe import is_batch_invariant
 from outrider.engine.rows import bucket
-from outrider.engine.runner import Runner, RunnerOutput
+from outrider.engine.runner import Runner
 from outrider.engine.sequence import Sequence
 
 _log = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class Engine:
         self._device = torch.device(config.device)
         self._config = config
         self._pool = self._make_pool(config.prefix_cache)
+        self._features = FeatureStore(len(runner.store.layers[0]), info.hidden_size, config.device)
         self._batch_invariance = "inexact"
         self._micro_batch = 0  # in the slow mode: most tokens of a forward
         self._least_rows = bucket(1)
@@ -124,8 +126,8 @@ class Engine:
 
     @property
     def features(self) -> frozenset[str]:
-        """Names that StepItem.features may hold."""
-        return frozenset({LAST_HIDDEN})
+        """Names that `keep_features` may be given."""
+        return self._runner.features
 
     def open(self, token_ids: SequenceOf[int], *, reuse: int | None = None) -> Sequence:
         """Start a sequence that will hold `token_ids`; KV of a shared prefix, up to `reuse`, is reused."""
@@ -141,7 +143,7 @@ class Engine:
             offsets = torch.arange(self._pool.block_size, device=self._device)
             size = self._pool.block_size
             with torch.inference_mode():
-                self._runner.store.move(source * size + offsets, target * size + offsets)
+                self._move(source * size + offsets, target * size + offsets)
         return True
 
     def step(self, items: SequenceOf[StepItem]) -> StepOutput:
@@ -155,13 +157,43 @@ class Engine:
             parts = [PackedPart(self._own(i.sequence), i.tree, range(i.ran, len(i.tree))) for i in items]
             wanted, rows = _wanted_rows(items)
             run = self._forward_slowly if self._micro_batch else self._forward
-            output = run(parts, wanted, hidden=any(item.features for item in items))
+            output = run(parts, wanted)
         for part in parts:
             part.sequence.pending = part.tree
         # Made outside of inference mode: callers may change logits in place.
-        logits = torch.empty(len(wanted), output.logits.shape[1], dtype=torch.float32)
-        logits.copy_(output.logits)
-        return StepOutput(logits, rows, _features(items, output.hidden))
+        logits = torch.empty(len(wanted), output.shape[1], dtype=torch.float32)
+        logits.copy_(output)
+        return StepOutput(logits, rows)
+
+    def keep_features(self, names: Collection[str]) -> None:
+        """Keep these hidden states beside the KV from now on, and no others: see EngineApi."""
+        unknown = sorted(set(names) - self.features)
+        if unknown:
+            raise InternalError(f"features {unknown} are not offered")
+        with torch.inference_mode():
+            if self._features.keep(names):
+                self.clear_prefix_cache()
+
+    def features_of(
+        self, sequence: SequenceHandle, name: str, start: int, stop: int, nodes: SequenceOf[int] = ()
+    ) -> torch.Tensor:
+        """A kept feature of tokens of a sequence: see EngineApi.
+
+        Raises:
+            InternalError: a feature that is not kept, or positions that were not run.
+        """
+        own = self._own(sequence)
+        if name not in self._features.names:
+            raise InternalError(f"feature {name} is not kept")
+        slots = own.slots[: own.kv_len]
+        if nodes:
+            if own.pending is None or not 0 <= min(nodes) <= max(nodes) < len(own.pending):
+                raise InternalError(f"nodes {list(nodes)} are not of the last step")
+            slots = torch.cat((slots, node_slots(own, own.pending)[torch.tensor(nodes)]))
+        if not 0 <= start <= stop <= len(slots):
+            raise InternalError(f"tokens {start} to {stop} have no features, only the first {len(slots)}")
+        with torch.inference_mode():
+            return self._features.read(name, slots[start:stop])
 
     def commit(self, sequence: SequenceHandle, nodes: SequenceOf[int]) -> None:
         """Keep the KV of these nodes of the sequence's last step: a path from a top node down.
@@ -184,7 +216,7 @@ class Engine:
             source = slots[torch.tensor([node for node, _ in moved])]
             target = slots[torch.tensor([depth for _, depth in moved])]
             with torch.inference_mode():
-                self._runner.store.move(source, target)
+                self._move(source, target)
         own.append([tree.token_ids[node] for node in nodes])
         own.pending = None
 
@@ -201,29 +233,30 @@ class Engine:
         """Forget cached prefixes that no sequence holds, and share none of the others any more."""
         self._pool.clear_cache()
 
-    def _forward(self, parts: list[PackedPart], wanted: list[int], *, hidden: bool) -> RunnerOutput:
+    def _move(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        self._runner.store.move(source, target)
+        self._features.move(source, target)
+
+    def _forward(self, parts: list[PackedPart], wanted: list[int]) -> torch.Tensor:
+        """Logits of the packed rows `wanted`."""
         plan = make_plan(parts, least_rows=self._least_rows, least_queries=self._least_queries)
         padding = (bucket(len(wanted)) - len(wanted)) if wanted else 0
-        output = self._runner.forward(
-            plan, torch.tensor(wanted + [0] * padding, dtype=torch.int64), hidden=hidden
-        )
-        return RunnerOutput(output.logits[: len(wanted)], output.hidden)
+        rows = torch.tensor(wanted + [0] * padding, dtype=torch.int64)
+        output = self._runner.forward(plan, rows, features=self._features.names)
+        self._features.write(plan.slots, output.features)
+        return output.logits[: len(wanted)]
 
-    def _forward_slowly(self, parts: list[PackedPart], wanted: list[int], *, hidden: bool) -> RunnerOutput:
+    def _forward_slowly(self, parts: list[PackedPart], wanted: list[int]) -> torch.Tensor:
         """The same in micro-batches of one sequence each, so that every product has 8 rows."""
         logits: list[torch.Tensor] = []
-        states: list[torch.Tensor] = []
         first = 0
         for part in parts:
             for start in range(part.nodes.start, part.nodes.stop, self._micro_batch):
                 nodes = range(start, min(start + self._micro_batch, part.nodes.stop))
                 rows = [row - first for row in wanted if first <= row < first + len(nodes)]
-                output = self._forward([PackedPart(part.sequence, part.tree, nodes)], rows, hidden=hidden)
-                logits.append(output.logits)
-                if output.hidden is not None:
-                    states.append(output.hidden[: len(nodes)])
+                logits.append(self._forward([PackedPart(part.sequence, part.tree, nodes)], rows))
                 first += len(nodes)
-        return RunnerOutput(torch.cat(logits), torch.cat(states) if states else None)
+        return torch.cat(logits)
 
     def _settle_invariance(self) -> None:
         """Probe; take the slower exact ways if that is what it needs and what is configured."""
@@ -281,9 +314,6 @@ class Engine:
                     f"the {sequence.capacity} reserved: call reserve first"
                 )
             self._check_tokens(sequence.kv_len, item.tree)
-            unknown = set(item.features) - self.features
-            if unknown:
-                raise InternalError(f"features {sorted(unknown)} are not offered")
 
     def _check_tokens(self, kv_len: int, tree: TokenTree) -> None:
         if min(tree.token_ids) < 0 or max(tree.token_ids) >= self._info.vocab_size:
@@ -311,16 +341,3 @@ def _wanted_rows(items: SequenceOf[StepItem]) -> tuple[list[int], list[slice]]:
         wanted += range(first + start, first + count)
         first += count
     return wanted, slices
-
-
-def _features(items: SequenceOf[StepItem], hidden: torch.Tensor | None) -> list[Mapping[str, torch.Tensor]]:
-    features: list[Mapping[str, torch.Tensor]] = []
-    first = 0
-    for item in items:
-        count = len(item.tree) - item.ran
-        if item.features and hidden is not None:
-            features.append({LAST_HIDDEN: hidden[first : first + count].clone()})
-        else:
-            features.append({})
-        first += count
-    return features

@@ -8,6 +8,7 @@ so what it needs is found in a context variable.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -24,6 +25,7 @@ from outrider.engine.kv_store import KvStore, LayerShape
 from outrider.engine.plan import StepPlan
 from outrider.engine.rows import Projection
 from outrider.engine.runner import RunnerOutput
+from outrider.engine.taps import Taps
 
 ATTENTION_NAME = "outrider_paged"
 
@@ -117,8 +119,7 @@ class GenericRunner:
         replace_activations(model)
         self._softcap = _take_softcap(model.config)
         self._head = model.get_output_embeddings()
-        self._hidden: torch.Tensor | None = None
-        self._head.register_forward_pre_hook(self._keep_hidden)
+        self._taps = Taps(model)
         self._cache = _PassingCache()
         shapes, self._kinds = self._note_layers()
         self._store = KvStore(shapes, slots, model.dtype, self._device)
@@ -143,30 +144,29 @@ class GenericRunner:
         """Columns of the logits."""
         return self._head.out_features  # type: ignore[no-any-return]
 
-    def forward(self, plan: StepPlan, rows: torch.Tensor, *, hidden: bool) -> RunnerOutput:
+    @property
+    def features(self) -> frozenset[str]:
+        """See Runner.features."""
+        return self._taps.offered
+
+    def forward(self, plan: StepPlan, rows: torch.Tensor, *, features: Collection[str] = ()) -> RunnerOutput:
         """See Runner.forward."""
         token = _running.set(_Running(plan, self._store))
-        kept = torch.arange(len(plan.token_ids), device=self._device) if hidden else rows
+        self._taps.set(features)
         try:
             output = self._model(
                 input_ids=plan.token_ids[None],
                 position_ids=plan.positions[None],
                 cache=self._cache,
                 use_cache=True,
-                logits_to_keep=kept if len(kept) else torch.zeros(1, dtype=torch.int64),
+                logits_to_keep=rows if len(rows) else torch.zeros(1, dtype=torch.int64),
             )
         finally:
             _running.reset(token)
         logits = output.logits[0]
         if self._softcap:
             logits = apply_elementwise(torch.tanh, logits / self._softcap) * self._softcap
-        if not hidden:
-            return RunnerOutput(logits[: len(rows)])
-        assert self._hidden is not None
-        return RunnerOutput(logits[rows], self._hidden[0])
-
-    def _keep_hidden(self, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-        self._hidden = inputs[0]
+        return RunnerOutput(logits[: len(rows)], self._taps.take())
 
     def _note_layers(self) -> tuple[list[LayerShape], list[AttentionKind]]:
         running = _Running(None, None)

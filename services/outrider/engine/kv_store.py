@@ -33,7 +33,7 @@ class KvStore:
 
     def __init__(self, shapes: Sequence[LayerShape], slots: int, dtype: torch.dtype, device: str) -> None:
         self.shapes = tuple(shapes)
-        self.layers = [_zeros(slots, shape.width, dtype, device) for shape in self.shapes]
+        self.layers = [zeros(slots, shape.width, dtype, device) for shape in self.shapes]
 
     def write(self, layer: int, slots: torch.Tensor, rows: torch.Tensor) -> None:
         """Store `rows` [n, width] into `slots` [n]."""
@@ -55,7 +55,8 @@ class KvStore:
             layer.index_copy_(0, target, layer.index_select(0, source))
 
 
-def _zeros(slots: int, width: int, dtype: torch.dtype, device: str) -> torch.Tensor:
+def zeros(slots: int, width: int, dtype: torch.dtype, device: str) -> torch.Tensor:
+    """Rows of zeros [slots, width]; on a CPU their memory is taken when it is first written to."""
     if torch.device(device).type != "cpu":
         return torch.zeros(slots, width, dtype=dtype, device=device)
     # numpy's zeros are calloc'ed: memory of slots that are never used is never touched.

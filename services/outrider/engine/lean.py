@@ -7,12 +7,14 @@ and values written to the pool as they come out of the product.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from outrider.core.features import LAST_HIDDEN, hidden_after, offered
 from outrider.engine.attention import AttentionKind, attend
 from outrider.engine.elementwise import apply_elementwise
 from outrider.engine.kv_store import KvStore, LayerShape
@@ -89,17 +91,26 @@ class LeanRunner:
         """Columns of the logits."""
         return self._head.out_features
 
-    def forward(self, plan: StepPlan, rows: torch.Tensor, *, hidden: bool) -> RunnerOutput:
+    @property
+    def features(self) -> frozenset[str]:
+        """See Runner.features."""
+        return offered(len(self._layers))
+
+    def forward(self, plan: StepPlan, rows: torch.Tensor, *, features: Collection[str] = ()) -> RunnerOutput:
         """See Runner.forward."""
         state = F.embedding(plan.token_ids, self._embedding)
         cosines = self._cosines.index_select(0, plan.positions)[:, None]
         sines = self._sines.index_select(0, plan.positions)[:, None]
+        taken: dict[str, torch.Tensor] = {}
         for index, layer in enumerate(self._layers):
+            if features and (name := hidden_after(index)) in features:
+                taken[name] = state
             state = self._run_layer(index, layer, state, plan, cosines, sines)
-        if hidden:
-            state = self._normed(state, self._norm)
-            return RunnerOutput(self._head(state.index_select(0, rows)), state)
-        return RunnerOutput(self._head(self._normed(state.index_select(0, rows), self._norm)))
+        if (name := hidden_after(len(self._layers))) in features:
+            taken[name] = state
+        if LAST_HIDDEN in features:
+            taken[LAST_HIDDEN] = self._normed(state, self._norm)
+        return RunnerOutput(self._head(self._normed(state.index_select(0, rows), self._norm)), taken)
 
     def _run_layer(
         self,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -18,7 +19,7 @@ class RunnerOutput:
     """What a packed forward gives."""
 
     logits: torch.Tensor  # [rows wanted, vocabulary], in the model's type or float32
-    hidden: torch.Tensor | None = None  # [T, hidden_size] what the output head sees
+    features: Mapping[str, torch.Tensor] = field(default_factory=dict)  # by name: [T, hidden_size]
 
 
 class Runner(Protocol):
@@ -39,11 +40,15 @@ class Runner(Protocol):
     def vocab_size(self) -> int:
         """Columns of the logits."""
 
-    def forward(self, plan: StepPlan, rows: torch.Tensor, *, hidden: bool) -> RunnerOutput:
+    @property
+    def features(self) -> frozenset[str]:
+        """Names of the hidden states that a forward can give (see core.features)."""
+
+    def forward(self, plan: StepPlan, rows: torch.Tensor, *, features: Collection[str] = ()) -> RunnerOutput:
         """Run a step.
 
         Args:
             plan: packed rows and attention groups.
             rows: int64 [R] packed rows whose logits are wanted, R in rows.ROW_COUNTS, or empty.
-            hidden: also return the hidden states of all packed rows.
+            features: hidden states wanted, of all packed rows. They change nothing about the logits.
         """

@@ -11,8 +11,9 @@ import torch
 
 from outrider.config.schema import EngineConfig
 from outrider.core.errors import ConfigError, InternalError, UnsupportedModelError
+from outrider.core.features import offered
 from outrider.core.trees import TokenTree
-from outrider.engine.api import LAST_HIDDEN, EngineApi, SequenceHandle, StepItem
+from outrider.engine.api import EngineApi, SequenceHandle, StepItem
 from outrider.engine.engine import Engine
 from tests.tiny_models import make_tiny
 from tests.unit.engine.stepping import logits_of, run_chain
@@ -38,7 +39,7 @@ def test_it_says_what_it_holds(engine: Engine) -> None:
     assert (info.dtype, info.hidden_size, info.num_layers) == ("float32", 64, 2)
     assert len(info.tokenizer_fingerprint) == 64
     assert engine.eos_token_ids == {2}
-    assert api.features == {LAST_HIDDEN}
+    assert api.features == offered(2)
     assert engine.batch_invariance == "exact"
     assert (engine.pool.total, engine.pool.used, engine.pool.ratio) == (16, 0, 0.0)
 
@@ -100,14 +101,13 @@ def test_wanted_rows_only(engine: Engine) -> None:
     output = engine.step(
         [
             StepItem(sequences[0], tree, logits="none"),
-            StepItem(sequences[1], tree, logits="last", features=(LAST_HIDDEN,)),
+            StepItem(sequences[1], tree, logits="last"),
             StepItem(sequences[2], tree, logits="all"),
         ]
     )
     assert output.rows == [slice(0, 0), slice(0, 1), slice(1, 6)]
     assert output.logits.shape == (6, 512) and output.logits.dtype == torch.float32
     assert torch.equal(output.logits[0], output.logits[5])
-    assert [set(features) for features in output.features] == [set(), {LAST_HIDDEN}, set()]
     output.logits.add_(1)  # callers may change them in place
 
 

@@ -18,7 +18,6 @@ from outrider.engine.api import SequenceHandle, StepItem
 from outrider.engine.engine import Engine
 from outrider.engine.plan import PackedPart
 from outrider.engine.probe import is_batch_invariant
-from outrider.engine.runner import RunnerOutput
 from tests.tiny_models import make_tiny
 from tests.unit.engine.stepping import logits_of
 
@@ -137,8 +136,8 @@ def test_the_probe_tries_a_full_prefill_chunk(tmp_path: Path, monkeypatch: pytes
     engine = Engine.load(make_tiny("llama", tmp_path / "llama"), config)
     forward = engine._forward
 
-    def spoil(parts: list[PackedPart], wanted: list[int], *, hidden: bool) -> RunnerOutput:
-        output = forward(parts, wanted, hidden=hidden)
+    def spoil(parts: list[PackedPart], wanted: list[int]) -> torch.Tensor:
+        output = forward(parts, wanted)
         if sum(len(part.nodes) for part in parts) >= 256:
             engine._runner.store.layers[0].mul_(1.01)
         return output

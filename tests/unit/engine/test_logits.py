@@ -12,7 +12,7 @@ import transformers
 
 from outrider.config.schema import EngineConfig
 from outrider.core.trees import TokenTree
-from outrider.engine.api import LAST_HIDDEN, StepItem
+from outrider.engine.api import StepItem
 from outrider.engine.engine import Engine
 from outrider.engine.loading import SUPPORTED
 from tests.tiny_models import TINY_KINDS, make_tiny
@@ -66,24 +66,6 @@ def test_equals_the_plain_forward(kind: str, lean: bool, tmp_path: Path) -> None
     engine.rollback(one, 30)
     assert (run_chain(engine, one, first[30:]) - want_first[30:]).abs().max() <= TOLERANCE
     assert (run_chain(engine, two, second[7:]) - want_second[7:]).abs().max() <= TOLERANCE
-
-
-@pytest.mark.parametrize(
-    ("kind", "lean"), [("llama", True), ("llama", False), ("gemma2", False), ("opt", False)]
-)
-def test_last_hidden_is_what_the_head_sees(kind: str, lean: bool, tmp_path: Path) -> None:
-    folder = make_tiny(kind, tmp_path / kind)
-    engine = Engine.load(folder, CONFIG, lean=lean)
-    tokens = list(range(40, 60))
-    sequence = engine.open(tokens)
-    engine.reserve(sequence, len(tokens))
-    item = StepItem(sequence, TokenTree.chain(tokens), logits="last", features=(LAST_HIDDEN,))
-    hidden = engine.step([item]).features[0][LAST_HIDDEN]
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    with torch.no_grad():
-        want = model.get_decoder()(torch.tensor([tokens])).last_hidden_state[0]
-    assert hidden.shape == (len(tokens), engine.info.hidden_size)
-    assert (hidden - want).abs().max() <= TOLERANCE
 
 
 @pytest.mark.parametrize("lean", [True, False])
