@@ -33,7 +33,6 @@ class ReferenceHead:
         self._config = config
         self._state = state
         self._eagle3 = "midlayer.self_attn.q_proj.weight" in state
-        self._layer = "midlayer" if self._eagle3 else "layers.0"
         self._embedding = state.get("embed_tokens.weight", embedding)
         self._output = state.get("lm_head.weight", output)
 
@@ -68,40 +67,45 @@ class ReferenceHead:
     def _run(self, states: torch.Tensor, token_ids: Sequence[int], first: int) -> torch.Tensor:
         """Of each row the state after it."""
         embedded = self._embedding[torch.tensor(token_ids)]
-        if self._eagle3:
-            residual = states
-            seen = torch.cat(
-                (
-                    self._norm(embedded, f"{self._layer}.input_layernorm.weight"),
-                    self._norm(states, f"{self._layer}.hidden_norm.weight"),
-                ),
-                -1,
-            )
-            if self._config.get("norm_before_residual"):  # of the speculators format
-                residual = seen[:, residual.shape[1] :]
-        else:
-            residual = F.linear(
-                torch.cat((embedded, states), -1), self._state["fc.weight"], self._state.get("fc.bias")
-            )
-            seen = residual
-        hidden = residual + self._attention(seen, first)
-        normed = self._norm(hidden, f"{self._layer}.post_attention_layernorm.weight")
-        gate, up = self._linear("mlp.gate_proj", normed), self._linear("mlp.up_proj", normed)
-        return hidden + self._linear("mlp.down_proj", F.silu(gate) * up)
+        if not self._eagle3:
+            joined = torch.cat((embedded, states), -1)
+            rows = F.linear(joined, self._state["fc.weight"], self._state.get("fc.bias"))
+            for index in range(self._config["num_hidden_layers"]):
+                layer = f"layers.{index}"
+                seen = self._norm(rows, f"{layer}.input_layernorm.weight") if index else rows
+                rows = self._decoded(layer, rows, seen, first)
+            return rows
+        seen = torch.cat(
+            (
+                self._norm(embedded, "midlayer.input_layernorm.weight"),
+                self._norm(states, "midlayer.hidden_norm.weight"),
+            ),
+            -1,
+        )
+        if self._config.get("norm_before_residual"):  # of the speculators format
+            states = seen[:, states.shape[1] :]
+        return self._decoded("midlayer", states, seen, first)
 
-    def _attention(self, seen: torch.Tensor, first: int) -> torch.Tensor:
+    def _decoded(self, layer: str, residual: torch.Tensor, seen: torch.Tensor, first: int) -> torch.Tensor:
+        hidden = residual + self._attention(layer, seen, first)
+        normed = self._norm(hidden, f"{layer}.post_attention_layernorm.weight")
+        gate = self._linear(f"{layer}.mlp.gate_proj", normed)
+        up = self._linear(f"{layer}.mlp.up_proj", normed)
+        return hidden + self._linear(f"{layer}.mlp.down_proj", F.silu(gate) * up)
+
+    def _attention(self, layer: str, seen: torch.Tensor, first: int) -> torch.Tensor:
         heads, kv_heads = self._config["num_attention_heads"], self._config["num_key_value_heads"]
         count = len(seen)
-        query = self._linear("self_attn.q_proj", seen).view(count, heads, -1).transpose(0, 1)
-        key = self._linear("self_attn.k_proj", seen).view(count, kv_heads, -1).transpose(0, 1)
-        value = self._linear("self_attn.v_proj", seen).view(count, kv_heads, -1).transpose(0, 1)
+        query = self._linear(f"{layer}.self_attn.q_proj", seen).view(count, heads, -1).transpose(0, 1)
+        key = self._linear(f"{layer}.self_attn.k_proj", seen).view(count, kv_heads, -1).transpose(0, 1)
+        value = self._linear(f"{layer}.self_attn.v_proj", seen).view(count, kv_heads, -1).transpose(0, 1)
         positions = torch.arange(first, first + count)
         query, key = self._rotated(query, positions), self._rotated(key, positions)
         key, value = (rows.repeat_interleave(heads // kv_heads, 0) for rows in (key, value))
         scores = query @ key.transpose(1, 2) / query.shape[-1] ** 0.5
         scores = scores.masked_fill(torch.ones(count, count, dtype=torch.bool).triu(1), float("-inf"))
         attended = scores.softmax(-1) @ value
-        return self._linear("self_attn.o_proj", attended.transpose(0, 1).reshape(count, -1))
+        return self._linear(f"{layer}.self_attn.o_proj", attended.transpose(0, 1).reshape(count, -1))
 
     def _rotated(self, rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         half = rows.shape[-1] // 2
@@ -112,7 +116,7 @@ class ReferenceHead:
         return rows * cosines + turned * sines
 
     def _linear(self, name: str, rows: torch.Tensor) -> torch.Tensor:
-        return F.linear(rows, self._state[f"{self._layer}.{name}.weight"])
+        return F.linear(rows, self._state[f"{name}.weight"])
 
     def _norm(self, rows: torch.Tensor, name: str) -> torch.Tensor:
         scale = torch.rsqrt(rows.pow(2).mean(-1, keepdim=True) + self._config["rms_norm_eps"])

@@ -45,33 +45,43 @@ def tiny_state(config: dict[str, Any], *, seed: int = 0) -> dict[str, torch.Tens
     eagle3 = "draft_vocab_size" in config
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     kv = hidden * config["num_key_value_heads"] // config["num_attention_heads"]
-    seen = 2 * hidden if eagle3 else hidden
-    layer = "midlayer" if eagle3 else "layers.0"
-    shapes: dict[str, tuple[int, ...]] = {
-        f"{layer}.self_attn.q_proj.weight": (hidden, seen),
-        f"{layer}.self_attn.k_proj.weight": (kv, seen),
-        f"{layer}.self_attn.v_proj.weight": (kv, seen),
-        f"{layer}.self_attn.o_proj.weight": (hidden, hidden),
-        f"{layer}.mlp.gate_proj.weight": (inner, hidden),
-        f"{layer}.mlp.up_proj.weight": (inner, hidden),
-        f"{layer}.mlp.down_proj.weight": (hidden, inner),
-        "fc.weight": (hidden, (3 if eagle3 else 2) * hidden),
-    }
-    norms = [f"{layer}.post_attention_layernorm.weight"]
+    shapes: dict[str, tuple[int, ...]] = {"fc.weight": (hidden, (3 if eagle3 else 2) * hidden)}
+    norms: list[str] = []
+    for index, layer in enumerate(layer_names(config)):
+        seen = 2 * hidden if eagle3 else hidden
+        shapes |= {
+            f"{layer}.self_attn.q_proj.weight": (hidden, seen),
+            f"{layer}.self_attn.k_proj.weight": (kv, seen),
+            f"{layer}.self_attn.v_proj.weight": (kv, seen),
+            f"{layer}.self_attn.o_proj.weight": (hidden, hidden),
+            f"{layer}.mlp.gate_proj.weight": (inner, hidden),
+            f"{layer}.mlp.up_proj.weight": (inner, hidden),
+            f"{layer}.mlp.down_proj.weight": (hidden, inner),
+        }
+        norms.append(f"{layer}.post_attention_layernorm.weight")
+        if eagle3 or index:
+            norms.append(f"{layer}.input_layernorm.weight")
     if eagle3:
-        columns = config["draft_vocab_size"]
-        shapes["lm_head.weight"] = (columns, hidden)
-        norms += [f"{layer}.input_layernorm.weight", f"{layer}.hidden_norm.weight", "norm.weight"]
+        shapes["lm_head.weight"] = (config["draft_vocab_size"], hidden)
+        norms += ["midlayer.hidden_norm.weight", "norm.weight"]
     else:
         shapes["embed_tokens.weight"] = (config["vocab_size"], hidden)
         shapes["fc.bias"] = (hidden,)
     state = {name: torch.randn(shape, generator=generator) * 0.15 for name, shape in shapes.items()}
     state |= {name: 1 + 0.3 * torch.randn(hidden, generator=generator) for name in norms}
     if eagle3:
+        columns = config["draft_vocab_size"]
         kept = torch.randperm(config["vocab_size"], generator=generator)[:columns].sort().values
         state["d2t"] = kept - torch.arange(columns)
         state["t2d"] = torch.zeros(config["vocab_size"], dtype=torch.bool).index_fill(0, kept, True)
     return state
+
+
+def layer_names(config: dict[str, Any]) -> list[str]:
+    """What the checkpoint calls its layers."""
+    if "draft_vocab_size" in config:
+        return ["midlayer"]
+    return [f"layers.{index}" for index in range(config["num_hidden_layers"])]
 
 
 def make_tiny_eagle(
@@ -85,9 +95,9 @@ def make_tiny_eagle(
     **fields: Any,
 ) -> Path:
     """Write a head into `folder` (made if missing) and return it; `fields` go into its config.json."""
-    config = tiny_config(kind, hidden=hidden, vocab_size=vocab_size, columns=columns)
+    config = tiny_config(kind, hidden=hidden, vocab_size=vocab_size, columns=columns) | fields
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config | fields), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     save_file(tiny_state(config, seed=seed), folder / "model.safetensors")
     return folder
 
@@ -95,7 +105,6 @@ def make_tiny_eagle(
 def tiny_weights(config: dict[str, Any], state: dict[str, torch.Tensor]) -> EagleWeights:
     """The same head as the drafter takes it, without a file."""
     eagle3 = "draft_vocab_size" in config
-    layer = "midlayer" if eagle3 else "layers.0"
     columns = len(state["lm_head.weight"]) if eagle3 else 0
 
     def linear(name: str) -> LinearWeights:
@@ -114,7 +123,7 @@ def tiny_weights(config: dict[str, Any], state: dict[str, torch.Tensor]) -> Eagl
             norm_before_residual=config.get("norm_before_residual", False),
         ),
         fc=linear("fc"),
-        layers=(
+        layers=tuple(
             LayerWeights(
                 query=linear(f"{layer}.self_attn.q_proj"),
                 key=linear(f"{layer}.self_attn.k_proj"),
@@ -126,7 +135,8 @@ def tiny_weights(config: dict[str, Any], state: dict[str, torch.Tensor]) -> Eagl
                 down=linear(f"{layer}.mlp.down_proj"),
                 input_norm=state.get(f"{layer}.input_layernorm.weight"),
                 hidden_norm=state.get(f"{layer}.hidden_norm.weight"),
-            ),
+            )
+            for layer in layer_names(config)
         ),
         embedding=state.get("embed_tokens.weight"),
         head=state.get("lm_head.weight"),

@@ -140,9 +140,12 @@ def test_a_head_of_another_target_is_refused(
         build_method(DrafterConfig(method="eagle", model=str(folder)), str(target))
 
 
-def test_a_head_of_too_many_layers_is_refused(target: Path, tmp_path: Path) -> None:
-    folder = make_tiny_eagle("eagle", tmp_path / "head", num_hidden_layers=2)
-    with pytest.raises(ConfigError, match=r"layers\.1\.self_attn"):
+def test_a_checkpoint_that_lacks_a_tensor_is_refused(target: Path, tmp_path: Path) -> None:
+    folder = make_tiny_eagle("eagle3", tmp_path / "head", columns=200)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["midlayer.mlp.up_proj.weight"]
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"midlayer\.mlp\.up_proj\.weight"):
         build_method(DrafterConfig(method="eagle", model=str(folder)), str(target))
 
 

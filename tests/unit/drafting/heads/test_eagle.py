@@ -58,6 +58,21 @@ def test_residual_stream_may_begin_after_the_norm() -> None:
     bench.check(text, tree, GREEDY)
 
 
+def test_eagle_may_have_several_layers() -> None:
+    bench = Bench("eagle", tree="2,1,1", variant={"num_hidden_layers": 3})
+    text = Text("a", "eagle", 40)
+    tree = bench.propose(open_(text, length=3, nodes=6))
+    bench.check(text, tree, GREEDY, widths=(2, 1, 1))
+
+
+@pytest.mark.parametrize("length", [2046, 2048])
+def test_drafts_end_with_the_context(length: int) -> None:
+    bench, text = Bench("eagle3"), Text("a", "eagle3", length)
+    tree = bench.propose(open_(text, features=text.blocks(length - 30, length - 1)))
+    assert len(tree) == min(4, 2049 - length)
+    bench.check(text, tree, GREEDY, first=length - 30)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_proposals_do_not_depend_on_the_batch(dtype: str) -> None:
     lengths = (9, 300, 33, 2, 70)
