@@ -139,6 +139,7 @@ class VerifierMetrics(_Metrics):
         self._missed = self._counter(names.PROPOSALS_MISSED)
         self._dropped = self._counter(names.PROPOSALS_DROPPED)
         self._run_ahead = self._counter(names.RUN_AHEAD_HITS)
+        self._feature_bytes = self._counter(names.FEATURE_BYTES)
         self._link_state = self._gauge(names.LINK_STATE)
         rounds = self._counter(names.ROUNDS)
         self._rounds = {kind: rounds.labels(model_name, kind) for kind in names.ROUND_KINDS}
@@ -193,6 +194,10 @@ class VerifierMetrics(_Metrics):
     def dropped(self, drafter: str, reason: str) -> None:
         """A proposal was not verified: "epoch", "base_len", "invalid", ..."""
         self._dropped.labels(self._model, drafter, reason).inc()
+
+    def features_sent(self, drafter: str, size: int) -> None:
+        """So many bytes of hidden states go to a drafter."""
+        self._feature_bytes.labels(self._model, drafter).inc(size)
 
     def link_state(self, drafter: str, state: str) -> None:
         """The link to `drafter` is in `state`, one of `names.LINK_STATES`."""

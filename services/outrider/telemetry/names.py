@@ -193,6 +193,12 @@ RUN_AHEAD_HITS = Metric(
     "Proposals verified that were ready before they were asked for",
     (LABEL_DRAFTER,),
 )
+FEATURE_BYTES = Metric(
+    "outrider_drafter_feature_bytes_total",
+    "counter",
+    "Bytes of the target's hidden states sent to drafters",
+    (LABEL_DRAFTER,),
+)
 LINK_STATE = Metric(
     "outrider_drafter_link_state",
     "gauge",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from outrider.core.errors import ProtocolError
 from outrider.core.params import Acceptance
 from outrider.core.rounds import Proposal, StaleReason
+from outrider.verifying.features import FeatureFeed, spread
 from outrider.verifying.mailbox import LinkUp, Outcome
 from outrider.verifying.patience import Patience
 from outrider.verifying.rounds import Settled
@@ -45,6 +46,7 @@ class DraftDesk:
         *,
         vocab_size: int,
         max_nodes: int,
+        feed: FeatureFeed,
         dropped: Callable[[str, str], None],
         resting: Callable[[str, bool], None],
     ) -> None:
@@ -52,12 +54,14 @@ class DraftDesk:
         links: all drafters of this verifier.
         vocab_size: rows of the target's output head.
         max_nodes: most nodes in a proposal.
+        feed: the features that drafters need.
         dropped: told drafter and reason of each proposal that is dropped.
         resting: told when a drafter begins and ends to rest.
         """
         self._links = {link.name: link for link in links}
         self._vocab_size = vocab_size
         self._max_nodes = max_nodes
+        self._feed = feed
         self._dropped = dropped
         self._resting = resting
 
@@ -69,6 +73,7 @@ class DraftDesk:
         link.max_draft_tokens = event.info.max_draft_tokens
         link.vocab_size = event.info.model.vocab_size
         link.patience.reset()
+        self._feed.link_up(event.link, event.info)
 
     def link_down(self, name: str, generation: int, sessions: Iterable[Session]) -> None:
         """A drafter is gone: nobody waits for it any more."""
@@ -86,6 +91,11 @@ class DraftDesk:
         link = self._links[name]
         link.draining = link.draining or link.generation == generation
 
+    def took(self, name: str, generation: int, feature_bytes: int) -> None:
+        """So many bytes of features went out to a drafter: others may follow."""
+        if self._links[name].generation == generation:
+            self._feed.took(name, feature_bytes)
+
     def admit(self, session: Session, outcome: Outcome) -> None:
         """Let the drafter prefill while the verifier does. The first round takes no proposal: it
         is the last chunk of the prompt."""
@@ -93,10 +103,33 @@ class DraftDesk:
         link = self._links.get(drafting.link)
         if drafting.phase is DraftPhase.ABSENT and link and link.up and not link.draining:
             drafting.phase = DraftPhase.OPEN
+            self._feed.start(link.name, session.session_id)
             self._send(link, self._open(session, link, 0, 0.0, ""), outcome)
 
-    def ask(self, session: Session, settled: Settled, now: float, outcome: Outcome) -> None:
-        """After a round of a session that goes on: tell the outcome, ask for the next proposal."""
+    def carry(self, session: Session, outcome: Outcome) -> None:
+        """After a part of a prompt ran: send the features that its drafter needs."""
+        drafting = session.drafting
+        if drafting.phase is not DraftPhase.OPEN:
+            return
+        link, epoch = self._links[drafting.link], session.record.epoch
+        shipment = self._feed.take(link.name, session.session_id, session.sequence)
+        if shipment.parts:
+            command = AdvanceDraft(session.session_id, epoch, len(session.tokens), (), 0, 0)
+            for part in spread(command, shipment):
+                self._send(link, part, outcome)
+
+    def ask(
+        self,
+        session: Session,
+        settled: Settled,
+        now: float,
+        outcome: Outcome,
+        nodes: Sequence[int] = (),
+    ) -> None:
+        """After a round of a session that goes on: tell the outcome, ask for the next proposal.
+
+        `nodes` are those of the round's step whose KV is about to be kept.
+        """
         drafting = session.drafting
         drafting.forget_round()
         link = self._links.get(drafting.link)
@@ -107,26 +140,33 @@ class DraftDesk:
         if drafting.phase is DraftPhase.ABSENT:
             if length < 1 or not patience or link.draining or now < drafting.reopen_at:
                 return
-            traceparent = session.spans.begin() if session.spans else ""
-            command: DraftCommand = self._open(session, link, length, patience, traceparent)
             drafting.phase = DraftPhase.OPEN
+            self._feed.start(link.name, session.session_id)
+            shipment = self._feed.take(link.name, session.session_id, session.sequence, nodes)
+            if not shipment.complete:
+                length = 0
+            traceparent = session.spans.begin() if session.spans else ""
+            command: OpenDraft | AdvanceDraft = self._open(session, link, length, patience, traceparent)
         else:
             if length < 1:
                 return  # the next round is the last one
-            if not patience:
-                length = 0  # it rests: let it keep up, and expect nothing
+            shipment = self._feed.take(link.name, session.session_id, session.sequence, nodes)
+            if not patience or not shipment.complete:
+                length = 0  # it rests, or lacks features: let it keep up, and expect nothing
             traceparent = session.spans.begin() if session.spans else ""
             command = self._advance(session, settled, length, patience, traceparent)
         if length:
             drafting.wanted = length
             drafting.asked_at = now
             drafting.wait_until = now + patience
-        self._send(link, command, outcome)
+        for part in spread(command, shipment):
+            self._send(link, part, outcome)
 
     def close(self, session: Session, outcome: Outcome) -> None:
         """The session is over, or goes on without drafts."""
         drafting = session.drafting
         drafting.forget_round()
+        self._feed.forget(drafting.link, session.session_id)
         if drafting.phase is DraftPhase.OPEN:
             link = self._links[drafting.link]
             self._send(link, CloseDraft(session.session_id, session.record.epoch), outcome)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from grpc import aio
@@ -14,7 +14,8 @@ from outrider.core.errors import ModelMismatchError, OutriderError, ProtocolErro
 from outrider.core.models import DrafterInfo, ModelInfo, check_pairing
 from outrider.core.rounds import Proposal
 from outrider.verifying.backoff import Backoff
-from outrider.verifying.mailbox import Drafted, Inward, LinkDown, LinkDraining, LinkUp
+from outrider.verifying.mailbox import Drafted, Inward, LinkDown, LinkDraining, LinkTook, LinkUp
+from outrider.verifying.outgoing import Outgoing
 from outrider.wire import convert
 from outrider.wire.channels import open_channel
 from outrider.wire.errors import from_rpc_error
@@ -27,8 +28,6 @@ _log = logging.getLogger(__name__)
 _GREETING_TIMEOUT_S = 2.0
 _FIRST_BACKOFF_S = 0.1
 _MAX_BACKOFF_S = 5.0
-_MAX_PENDING = 256
-"""Messages kept for a drafter that does not read; past this the link starts over."""
 _ANSWERS_PER_COMMAND = 2
 _UNASKED = 1  # Draining, once
 _MAX_OWED = 4096
@@ -87,7 +86,7 @@ class DrafterLink:
         self._state = state
         self._backoff = Backoff(_FIRST_BACKOFF_S, _MAX_BACKOFF_S)
         self._generation = 0
-        self._outgoing: asyncio.Queue[pb.DraftRequest] | None = None
+        self._outgoing: Outgoing | None = None
         self._clogged = asyncio.Event()
         self._owed = 0  # events that may still come: answers to the commands sent so far, and Draining
         self._status = LinkStatus.CONNECTING
@@ -120,10 +119,7 @@ class DrafterLink:
         """
         if self._outgoing is None or generation != self._generation:
             return
-        request = pb.DraftRequest(commands=map(convert.command_to_proto, commands))
-        try:
-            self._outgoing.put_nowait(request)
-        except asyncio.QueueFull:
+        if not self._outgoing.put(commands):
             self._clogged.set()
         self._owed = min(self._owed + _ANSWERS_PER_COMMAND * len(commands), _MAX_OWED)
 
@@ -150,8 +146,9 @@ class DrafterLink:
         self._generation += 1
         self._clogged.clear()
         self._owed = _UNASKED
-        outgoing = self._outgoing = asyncio.Queue(_MAX_PENDING)
-        call = client.Draft(_requests(outgoing))
+        generation = self._generation
+        outgoing = self._outgoing = Outgoing(lambda size: self._post(LinkTook(self._name, generation, size)))
+        call = client.Draft(outgoing.requests())
         self._post(LinkUp(self._name, self._generation, info))
         self._set_status(LinkStatus.READY, f"{info.method} ({info.model.model_name or 'no model'})")
         reader = asyncio.create_task(self._read(call))
@@ -202,8 +199,3 @@ class DrafterLink:
             self._state(self._name, status.value)
             _log.log(level, "drafter %s at %s is %s: %s", self._name, self._address, status.value, detail)
         self._status, self._detail = status, detail
-
-
-async def _requests(outgoing: asyncio.Queue[pb.DraftRequest]) -> AsyncIterator[pb.DraftRequest]:
-    while True:
-        yield await outgoing.get()

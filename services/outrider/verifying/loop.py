@@ -94,6 +94,8 @@ class RoundLoop:
                 self._desk.link_down(item.link, item.generation, self._roster)
             case mailbox.LinkDraining():
                 self._desk.drain(item.link, item.generation)
+            case mailbox.LinkTook():
+                self._desk.took(item.link, item.generation, item.feature_bytes)
 
     def _drafted(self, item: mailbox.Drafted) -> None:
         session = self._roster.get(item.event.session_id)
@@ -209,7 +211,7 @@ class RoundLoop:
         if session.spans is not None:
             work.span = session.spans.take(times.start)
         if settled.finish_reason is None:
-            self._desk.ask(session, settled, monotonic(), self._outcome)
+            self._desk.ask(session, settled, monotonic(), self._outcome, work.kept_nodes)
 
     def _failed(self, work: Work, error: OutriderError) -> None:
         """The step brought nothing for this session; nobody else is touched."""
@@ -231,6 +233,8 @@ class RoundLoop:
             if session.sequence is None:  # it failed
                 continue
             self._engine.commit(session.sequence, work.kept_nodes)
+            if not work.last:
+                self._desk.carry(session, self._outcome)
             if session.spans is not None and work.span is not None:
                 bounds = RoundTimes(times.start, times.sample, perf_counter())
                 session.spans.finish(work.span, bounds, round_attributes(work))

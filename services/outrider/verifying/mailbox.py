@@ -60,6 +60,15 @@ class LinkDraining:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkTook:
+    """So many bytes of features went out on the connection."""
+
+    link: str
+    generation: int
+    feature_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Drafted:
     """A drafter's word about a session."""
 
@@ -73,7 +82,7 @@ class Shutdown:
     """End the thread. Sessions that still run end with UnavailableError."""
 
 
-Inward = Admit | End | LinkUp | LinkDown | LinkDraining | Drafted | Shutdown
+Inward = Admit | End | LinkUp | LinkDown | LinkDraining | LinkTook | Drafted | Shutdown
 
 StreamItem = PromptLogprobs | SessionTokens | SessionFinished | OutriderError
 """What a session's stream carries after its start; the last two end it."""

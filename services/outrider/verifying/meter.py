@@ -64,6 +64,10 @@ class Meter:
         """A proposal was dropped."""
         self._metrics.dropped(drafter, reason)
 
+    def features_sent(self, drafter: str, size: int) -> None:
+        """So many bytes of hidden states go to this drafter."""
+        self._metrics.features_sent(drafter, size)
+
     def missed(self, session: Session) -> None:
         """A round goes on without the proposal that it waited for."""
         session.stats.missed += 1

@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 from outrider import catalogue
 from outrider.config.schema import OutriderConfig, VerifierConfig
 from outrider.core.errors import InternalError, OutriderError, StaleEpochError, UnavailableError
-from outrider.core.models import ModelInfo
 from outrider.discovery import Instance, Registry, Role, StaticRegistry
 from outrider.engine.api import EngineApi
 from outrider.sessions.store import SessionStore
@@ -22,6 +21,7 @@ from outrider.telemetry.tracing import Tracing
 from outrider.verifying.admission import Admission
 from outrider.verifying.drafts import DraftDesk, LinkState
 from outrider.verifying.engine_thread import EngineThread
+from outrider.verifying.features import FeatureFeed
 from outrider.verifying.hub import Hub
 from outrider.verifying.links import DrafterLink, LinkStatus
 from outrider.verifying.loop import RoundLoop
@@ -33,9 +33,6 @@ from outrider.verifying.streams import StreamTable
 from outrider.wire.messages import VerifierInfo
 
 _log = logging.getLogger(__name__)
-
-OFFERED_FEATURES: frozenset[str] = frozenset()
-"""Features that drafters may ask for. None yet: token ids are all that travels."""
 
 
 class Replica:
@@ -66,7 +63,7 @@ class Replica:
         self.compiler = GrammarCompiler(lambda: _vocabulary(config, engine))
         meter = Meter(metrics)
         hub = Hub(self.links, self.streams, self.writer)
-        desk = _desk(own, tuple(config.drafters), engine.info, meter)
+        desk = _desk(own, tuple(config.drafters), engine, meter)
         self.rounds = RoundLoop(engine, own, desk, meter, hub.publish)
         self.servicer = VerifierServicer(
             info=_info(config, engine, instance_id or uuid.uuid4().hex),
@@ -86,6 +83,7 @@ class Replica:
             for name, drafter in config.drafters.items()
         )
         self._target = engine.info
+        self._features = engine.features
         self._metrics = metrics
 
     @asynccontextmanager
@@ -96,7 +94,7 @@ class Replica:
                 instance.name,
                 instance.address,
                 self._target,
-                offered_features=OFFERED_FEATURES,
+                offered_features=self._features,
                 post=self.rounds.post,
                 dropped=self._metrics.dropped,
                 state=self._metrics.link_state,
@@ -165,7 +163,7 @@ def _tell_defect(task: asyncio.Task[None]) -> None:
         _log.error("a drafter link ended by a defect", exc_info=error)
 
 
-def _desk(own: VerifierConfig, drafters: tuple[str, ...], target: ModelInfo, meter: Meter) -> DraftDesk:
+def _desk(own: VerifierConfig, drafters: tuple[str, ...], engine: EngineApi, meter: Meter) -> DraftDesk:
     links = [
         LinkState(
             name,
@@ -175,8 +173,9 @@ def _desk(own: VerifierConfig, drafters: tuple[str, ...], target: ModelInfo, met
     ]
     return DraftDesk(
         links,
-        vocab_size=target.vocab_size,
+        vocab_size=engine.info.vocab_size,
         max_nodes=own.max_draft_tokens,
+        feed=FeatureFeed(engine, meter.features_sent),
         dropped=meter.dropped,
         resting=meter.resting,
     )

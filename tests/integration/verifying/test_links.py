@@ -101,7 +101,7 @@ async def test_what_a_drafter_is_told(tiny: Path, prompts: list[list[int]]) -> N
     [
         (replace(INFO, model=ModelInfo("other", tokenizer_fingerprint="f" * 64)), "another tokenizer"),
         (replace(INFO, protocol_version=2), "protocol version 2"),
-        (replace(INFO, features=("last_hidden",)), "needs features"),
+        (replace(INFO, features=("hidden_9",)), "needs features"),
     ],
 )
 async def test_a_drafter_that_does_not_fit_is_refused_and_said_so(

@@ -12,11 +12,13 @@ from outrider.core.rounds import Proposal, StaleReason
 from outrider.core.sessions import SessionRecord
 from outrider.core.trees import TokenTree
 from outrider.verifying.drafts import DraftDesk, LinkState
+from outrider.verifying.features import FeatureFeed
 from outrider.verifying.mailbox import LinkUp, Outcome
 from outrider.verifying.patience import Patience
 from outrider.verifying.rounds import Settled
 from outrider.verifying.session import Drafting, DraftPhase, Session
 from outrider.wire.messages import AdvanceDraft, CloseDraft, OpenDraft, Stale
+from tests.unit.verifying.fake_rows import FakeRows
 
 INFO = DrafterInfo(ModelInfo("draft"), "draft_model", (), 16, 8, "a")
 ROUND = Settled((7,), 0, ())
@@ -33,6 +35,7 @@ class Desk:
             [self.link, LinkState("other", Patience(limit_s=1.0, max_misses=2, rest_s=10.0))],
             vocab_size=100,
             max_nodes=8,
+            feed=FeatureFeed(FakeRows().api, lambda *_: None),
             dropped=lambda _, reason: self.dropped.append(reason),
             resting=lambda _, rests: self.rests.append(rests),
         )
