@@ -112,7 +112,7 @@ class DraftDesk:
         if drafting.phase is not DraftPhase.OPEN:
             return
         link, epoch = self._links[drafting.link], session.record.epoch
-        shipment = self._feed.take(link.name, session.session_id, session.sequence)
+        shipment = self._feed.take_chunk(link.name, session.session_id, session.sequence)
         if shipment.parts:
             command = AdvanceDraft(session.session_id, epoch, len(session.tokens), (), 0, 0)
             for part in spread(command, shipment):

@@ -88,6 +88,11 @@ class FeatureFeed:
         """The session is closed there. Idempotent."""
         self._sent.pop((name, session_id), None)
 
+    def take_chunk(self, name: str, session_id: str, sequence: SequenceHandle | None) -> Shipment:
+        """The rows of what ran of a prompt, for a drafter that needs those of all tokens."""
+        link = self._links.get(name)
+        return NOTHING if link is None or link.last_only else self.take(name, session_id, sequence)
+
     def take(
         self, name: str, session_id: str, sequence: SequenceHandle | None, nodes: Sequence[int] = ()
     ) -> Shipment:

@@ -190,7 +190,7 @@ async def test_a_frozen_drafter_costs_bounded_time_and_is_used_again(
 async def test_a_drafter_that_does_not_read_loses_the_link_not_the_verifier_its_memory(
     tiny: Path, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outrider.verifying.links._MAX_PENDING", 4)
+    monkeypatch.setattr("outrider.verifying.outgoing._MAX_PENDING", 4)
     drafter = ScriptedDrafter(echo)
     async with (
         scripted(drafter) as config,
