@@ -139,11 +139,12 @@ class HeadRunner:
             stream = stream + self._attended(index, layer, seen, plan, cosines, sines)
             gate, up = layer.gate_up(self._normed(stream, layer.mlp_norm)).chunk(2, -1)
             stream = stream + layer.down(apply_elementwise(F.silu, gate).mul_(up))
-        return stream
+        return self._normed(stream, self._final_norm) if self._config.norm_output else stream
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """Logits [R, columns] of the tokens after the rows that gave `states` [R, hidden_size]."""
-        logits: torch.Tensor = self._head(self._normed(states, self._final_norm))
+        norm = None if self._config.norm_output else self._final_norm
+        logits: torch.Tensor = self._head(self._normed(states, norm))
         return logits
 
     def _attended(

@@ -35,6 +35,7 @@ class HeadConfig:
     )  # as transformers 5 has them in a config
     feature_layers: tuple[int, ...] = ()  # eagle3: after how many layers of the target; empty: 2, n/2, n-3
     norm_before_residual: bool = False  # eagle3: the residual stream begins after hidden_norm, not before
+    norm_output: bool = False  # the next state is what `norm` gives, as the target's own is, not what it gets
 
 
 class LinearWeights(NamedTuple):

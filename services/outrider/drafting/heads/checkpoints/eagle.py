@@ -67,12 +67,14 @@ def _from_state(config: dict[str, Any], state: _State) -> EagleWeights:
             head_dim=config.get("head_dim") or hidden // heads,
             rms_norm_eps=config["rms_norm_eps"],
             rope_parameters=_rope(config),
+            norm_output=bool(config.get("norm_output", False)),
         ),
         fc=_linear(state, "fc"),
         layers=tuple(_layer(state, name) for name in names),
         embedding=state.get("embed_tokens.weight"),
         head=state["lm_head.weight"] if eagle3 else state.get("lm_head.weight"),
-        norm=state["norm.weight"] if eagle3 else None,
+        norm=state["norm.weight"] if eagle3 else state.get("norm.weight"),
+        embedding_norm=state.get("embedding_norm.weight"),
         draft_ids=None if d2t is None else d2t.long() + torch.arange(len(d2t)),
     )
 
