@@ -1,0 +1,1 @@
+"""Trains drafters from what their target writes."""

@@ -1,0 +1,1 @@
+"""Conversations that the target writes, and its hidden states while it does."""
