@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from outrider.wire.v1 import common_pb2, generation_pb2
 from tests.stack import Stack
 from tests.tiny_eagle import make_follower, make_tiny_eagle, make_unthinking
 from tests.tiny_models import make_tiny
@@ -81,6 +82,36 @@ async def test_on_is_off(stack: Stack, temperature: float) -> None:
     for index, got in enumerate(on):
         assert got.token_ids == off[index % len(PROMPTS)].token_ids
         assert got.stats.draft_tokens > 0, HEADS[index // len(PROMPTS)]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+async def test_on_is_off_with_a_grammar_and_penalties(stack: Stack, temperature: float) -> None:
+    def wanted(drafter: str | None) -> generation_pb2.GenerateRequest:
+        request = ask(drafter=drafter, temperature=temperature, max_tokens=40, ignore_eos=False)
+        edits = request.sampling.edits
+        edits.grammar.kind = common_pb2.GRAMMAR_KIND_REGEX
+        edits.grammar.text = "([a-z]{1,8} ){5,12}"
+        edits.repetition_penalty = 1.3
+        edits.presence_penalty = 0.4
+        return request
+
+    async with connected(stack.grpc) as stub:
+        off = await generate(stub, wanted(None))
+        for got in await generate_all(stub, [wanted(name) for name in HEADS]):
+            assert got.token_ids == off.token_ids
+            assert got.stats.draft_tokens > 0
+
+
+@pytest.mark.parametrize("rule", ["ACCEPTANCE_TOKEN", "ACCEPTANCE_BLOCK"])
+async def test_other_rules_of_acceptance(stack: Stack, rule: str) -> None:
+    """The output is another one of the same law, whose proof needs no more than that drafts say what they drew."""
+    requests = [ask(drafter=name, temperature=1.0, max_tokens=40) for name in HEADS]
+    for request in requests:
+        request.speculation.acceptance = common_pb2.Acceptance.Value(rule)
+    async with connected(stack.grpc) as stub:
+        for got in await generate_all(stub, requests):
+            assert len(got.token_ids) == 40
+            assert got.stats.draft_tokens > 0
 
 
 @pytest.mark.parametrize("name", ["tree", "eagle1"])
