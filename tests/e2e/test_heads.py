@@ -104,7 +104,7 @@ async def test_on_is_off_with_a_grammar_and_penalties(stack: Stack, temperature:
 
 @pytest.mark.parametrize("rule", ["ACCEPTANCE_TOKEN", "ACCEPTANCE_BLOCK"])
 async def test_other_rules_of_acceptance(stack: Stack, rule: str) -> None:
-    """The output is another one of the same law, whose proof needs no more than that drafts say what they drew."""
+    """Another output of the same law, whose proof needs no more than that drafts say what they drew."""
     requests = [ask(drafter=name, temperature=1.0, max_tokens=40) for name in HEADS]
     for request in requests:
         request.speculation.acceptance = common_pb2.Acceptance.Value(rule)
