@@ -16,13 +16,15 @@ from outrider.drafting.streams import DraftStream
 from outrider.drafting.worker import Arrival, Malformed, StreamEnd, Turn
 from outrider.wire import errors, services
 from outrider.wire.convert.drafter import command_from_proto, drafter_info_to_proto, event_to_proto
-from outrider.wire.messages import DraftCommand, DrafterLoad, Draining
+from outrider.wire.messages import AdvanceDraft, DraftCommand, DrafterLoad, Draining, OpenDraft
 from outrider.wire.v1 import drafter_pb2 as pb
 
 log = logging.getLogger(__name__)
 
 SLICE = 256
 """Commands converted without letting other streams in."""
+WEIGHT_BYTES = 2**14
+"""Bytes of features that count as much as a command."""
 LOAD_INTERVAL_S = 0.5
 """Shortest time between two Load events of a stream."""
 
@@ -85,9 +87,9 @@ class DrafterService(services.DrafterService):
         for stream_id, events in outgoing.items():
             if (stream := self._streams.get(stream_id)) is not None:
                 stream.send(events)
-        for stream_id, commands in turn.applied.items():
+        for stream_id, weight in turn.applied.items():
             if (stream := self._streams.get(stream_id)) is not None:
-                stream.applied(commands)
+                stream.applied(weight)
         self._load = turn.load
         self._turned.set()
         # After the streams' tasks, which `send` has woken: a verifier waits for what they write.
@@ -143,8 +145,9 @@ class DrafterService(services.DrafterService):
             at_ns = time.perf_counter_ns()
             for start in range(0, len(request.commands), SLICE):
                 commands = [self._command(message) for message in request.commands[start : start + SLICE]]
-                stream.submitted(len(commands))
-                self._put(Arrival(stream.id, commands, at_ns))
+                weight = sum(map(_weight, commands))
+                stream.submitted(weight)
+                self._put(Arrival(stream.id, commands, at_ns, weight))
                 if start:
                     await asyncio.sleep(0)
             await stream.room()
@@ -154,3 +157,10 @@ class DrafterService(services.DrafterService):
             return command_from_proto(message, vocab_size=self._info.model.vocab_size)
         except ProtocolError as error:
             return Malformed(message.session_id, message.epoch, str(error))
+
+
+def _weight(command: DraftCommand | Malformed) -> int:
+    """What a command counts among those not taken in: 1, and more with features."""
+    if isinstance(command, OpenDraft | AdvanceDraft):
+        return 1 + sum(len(block.data) for block in command.features) // WEIGHT_BYTES
+    return 1

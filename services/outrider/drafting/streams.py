@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from outrider.wire.v1 import drafter_pb2 as pb
 
 MAX_UNAPPLIED = 4096
-"""Commands of one stream that may wait for the scheduler; then no more are read."""
+"""Weight of the commands of one stream that may wait for the scheduler; then no more are read."""
 MAX_UNSENT = 16384
 """Events that may wait for a slow reader; then no more commands are read."""
 
@@ -29,7 +29,7 @@ class DraftStream:
 
     @property
     def unapplied(self) -> int:
-        """Commands that the scheduler has not taken in yet."""
+        """Weight of the commands that the scheduler has not taken in yet."""
         return self._unapplied
 
     def send(self, events: Iterable[pb.DraftEvent]) -> None:
@@ -52,13 +52,13 @@ class DraftStream:
         self._room.set()
         return events
 
-    def submitted(self, commands: int) -> None:
+    def submitted(self, weight: int) -> None:
         """Commands went to the scheduler."""
-        self._unapplied += commands
+        self._unapplied += weight
 
-    def applied(self, commands: int) -> None:
+    def applied(self, weight: int) -> None:
         """The scheduler took commands in."""
-        self._unapplied -= commands
+        self._unapplied -= weight
         self._room.set()
 
     async def room(self) -> None:

@@ -31,6 +31,7 @@ class Arrival:
     stream: int
     commands: Sequence[DraftCommand | Malformed]
     at_ns: int  # time.perf_counter_ns
+    weight: int  # what they count in Turn.applied
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Turn:
     """What the worker did since it last told."""
 
     happened: Happened
-    applied: Mapping[int, int]  # stream -> commands taken in
+    applied: Mapping[int, int]  # stream -> weight of the commands taken in
     load: DrafterLoad
 
 
@@ -112,4 +113,4 @@ class DraftWorker:
                     scheduler.reject(item.stream, command.session_id, command.epoch, command.detail)
                 else:
                     scheduler.apply(item.stream, command, item.at_ns)
-            applied[item.stream] += len(item.commands)
+            applied[item.stream] += item.weight

@@ -65,9 +65,9 @@ def trees(draw: st.DrawFn) -> TokenTree:
 
 @st.composite
 def features(draw: st.DrawFn) -> m.FeatureBlock:
-    rows, columns = draw(st.integers(0, 3)), draw(st.integers(0, 4))
+    rows, columns = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     data = draw(st.binary(min_size=2 * rows * columns, max_size=2 * rows * columns))
-    return m.FeatureBlock(draw(NAMES), draw(U32), rows, columns, data)
+    return m.FeatureBlock(draw(NAMES), draw(st.integers(0, 2**20 - 3)), rows, columns, data)
 
 
 FEATURES = st.lists(features(), max_size=2).map(tuple)

@@ -239,8 +239,13 @@ def test_draft_distributions(entries: list[tuple[list[int], list[float]]], text:
     [
         (c.FeatureBlock(name="f", shape=[2], data=b"1234"), "1 dimensions"),
         (c.FeatureBlock(name="f", shape=[2, 2], data=b"1234"), "4 bytes"),
-        (c.FeatureBlock(name="f" * 1000, shape=[0, 0]), "name has 1000 characters"),
-        (c.FeatureBlock(name="f", shape=[2**32 - 1, 2**32 - 1]), "0 bytes"),
+        (c.FeatureBlock(name="f" * 1000, shape=[1, 1]), "name has 1000 characters"),
+        (c.FeatureBlock(name="f", shape=[2**20, 2**16]), "0 bytes"),
+        (c.FeatureBlock(name="f", shape=[2**32 - 1, 0]), "rows is 4294967295"),
+        (c.FeatureBlock(name="f", shape=[1, 2**16 + 1]), "columns is 65537"),
+        (c.FeatureBlock(name="f", shape=[0, 1]), "rows is 0"),
+        (c.FeatureBlock(name="f", shape=[1, 0]), "columns is 0"),
+        (c.FeatureBlock(name="f", shape=[2, 1], first_position=2**20 - 1, data=b"1234"), "first_position is"),
     ],
 )
 def test_bad_features(message: c.FeatureBlock, text: str) -> None:

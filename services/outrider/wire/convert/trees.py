@@ -16,6 +16,9 @@ MAX_PROBS = 256
 MAX_PROBS_ERROR = 1e-3
 """How far the probabilities of a node may be from a sum of 1: they are rounded to 32 bits."""
 
+MAX_COLUMNS = 2**16
+"""Elements in a row of a feature."""
+
 
 def tree_to_proto(tree: TokenTree) -> pb.TokenTree:
     return pb.TokenTree(
@@ -104,12 +107,16 @@ def feature_to_proto(block: FeatureBlock) -> pb.FeatureBlock:
 
 
 def feature_from_proto(message: pb.FeatureBlock) -> FeatureBlock:
-    """Raises ProtocolError: not two dimensions, or not as many bytes as these say."""
+    """Raises ProtocolError: not two dimensions, sizes that no model has, or not as many bytes as they say."""
     with fields.from_peer("feature"):
         name = fields.text("name", message.name)
     if len(message.shape) != 2:
         raise ProtocolError(f"feature {name!r}: shape has {len(message.shape)} dimensions, it must have 2")
     rows, columns = message.shape
+    with fields.from_peer(f"feature {name!r}"):
+        fields.at_most("rows", rows, fields.MAX_TOKENS, least=1)
+        fields.at_most("columns", columns, MAX_COLUMNS, least=1)
+        fields.at_most("first_position", message.first_position, fields.MAX_TOKENS - rows)
     if len(message.data) != 2 * rows * columns:
         raise ProtocolError(
             f"feature {name!r}: data has {len(message.data)} bytes, {rows} x {columns} bf16 elements "
