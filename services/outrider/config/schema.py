@@ -80,7 +80,16 @@ class DrafterConfig(EngineConfig):
     max_sessions: int = Field(256, ge=1, description="sessions held; the least recently used one is dropped")
     run_ahead: int = Field(0, ge=0, description="tokens drafted past the proposal while the verifier works")
     ngram_min: int = Field(2, ge=1, description="prompt_lookup: shortest match")
-    ngram_max: int = Field(4, ge=1, description="prompt_lookup: longest match")
+    ngram_max: int = Field(4, ge=1, le=32, description="prompt_lookup: longest n-gram that is looked for")
+    suffix_shared: bool = Field(
+        False, description="suffix: keep text that was served, for later sessions of the same tenant"
+    )
+    suffix_tokens: int = Field(
+        262_144,
+        ge=1024,
+        le=2**28,
+        description="suffix: tokens of running sessions that are indexed, and as many of served text",
+    )
 
 
 class GatewayConfig(_Section):

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from outrider.config.schema import DrafterConfig
 from outrider.core.errors import ConfigError
-from outrider.drafting.lookup.prompt_lookup import PromptLookup
+from outrider.drafting.growth.shape import TreeShape
+from outrider.drafting.lookup.prompt_lookup import prompt_lookup
+from outrider.drafting.lookup.suffix import suffix_decoding
 from outrider.drafting.method import DraftingMethod
 
 LOOKUP_TOKENS = 1_048_576
@@ -40,11 +42,22 @@ def _prompt_lookup(config: DrafterConfig) -> DraftingMethod:
     shortest, longest = config.ngram_min, config.ngram_max
     if shortest > longest:
         raise ConfigError(f"ngram_min is {shortest}, it must be at most ngram_max, which is {longest}")
-    return PromptLookup(ngram_min=shortest, ngram_max=longest, max_tokens=LOOKUP_TOKENS)
+    return prompt_lookup(
+        ngram_min=shortest,
+        ngram_max=longest,
+        max_tokens=LOOKUP_TOKENS,
+        shape=TreeShape.parse(config.tree, config.tree_top_k),
+        tree_nodes=config.tree_nodes,
+    )
 
 
 def _suffix(config: DrafterConfig) -> DraftingMethod:
-    raise ConfigError("method suffix is not there yet")
+    return suffix_decoding(
+        max_tokens=config.suffix_tokens,
+        share=config.suffix_shared,
+        shape=TreeShape.parse(config.tree, config.tree_top_k),
+        tree_nodes=config.tree_nodes,
+    )
 
 
 def _medusa(config: DrafterConfig, target: str) -> DraftingMethod:

@@ -8,8 +8,8 @@ import pytest
 
 from outrider.core.params import SamplingParams
 from outrider.core.rounds import Proposal, StaleReason
-from outrider.drafting.lookup import prompt_lookup
-from outrider.drafting.lookup.prompt_lookup import PromptLookup
+from outrider.drafting.lookup import method
+from outrider.drafting.lookup.prompt_lookup import prompt_lookup
 from outrider.drafting.scheduler import EVICTED_REST_S, DraftScheduler
 from outrider.wire.messages import AdvanceDraft, CloseDraft, DraftCommand, OpenDraft, Stale
 
@@ -20,7 +20,7 @@ class Bench:
     """A scheduler driven by hand."""
 
     def __init__(self, *, max_sessions: int = 8, max_tokens: int = 1000) -> None:
-        self.method = PromptLookup(ngram_min=1, ngram_max=2, max_tokens=max_tokens)
+        self.method = prompt_lookup(ngram_min=1, ngram_max=2, max_tokens=max_tokens)
         self.scheduler = DraftScheduler(self.method, max_sessions=max_sessions, max_draft_tokens=4)
 
     def put(self, *commands: DraftCommand, stream: int = 1) -> None:
@@ -74,7 +74,7 @@ def test_close_and_stream_end_forget_what_is_owed() -> None:
 
 
 def test_a_long_prompt_does_not_hold_up_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompt_lookup, "TOKENS_PER_STEP", 100)
+    monkeypatch.setattr(method, "TOKENS_PER_STEP", 100)
     bench = Bench()
     bench.put(open_("long", tuple(range(500))), open_("short", (1, 2, 1)))
     bench.scheduler.step()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from outrider.core.params import SamplingParams
 from outrider.core.rounds import Proposal
-from outrider.drafting.lookup.prompt_lookup import PromptLookup
+from outrider.drafting.lookup.prompt_lookup import prompt_lookup
 from outrider.drafting.scheduler import DraftScheduler
 from outrider.wire.messages import AdvanceDraft, OpenDraft
 
@@ -18,7 +18,7 @@ TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=12).map(tuple)
 
 
 def scheduler() -> DraftScheduler:
-    method = PromptLookup(ngram_min=1, ngram_max=3, max_tokens=10_000)
+    method = prompt_lookup(ngram_min=1, ngram_max=3, max_tokens=10_000)
     return DraftScheduler(method, max_sessions=4, max_draft_tokens=16)
 
 
