@@ -40,7 +40,7 @@ class _Link:
 
     names: tuple[str, ...]
     last_only: bool
-    credit: int = _CREDIT_BYTES
+    credit: int  # bytes that may still be sent before some are known to be on the wire
 
 
 class FeatureFeed:
@@ -61,7 +61,7 @@ class FeatureFeed:
         self._forget_link(name)
         kept = {other: link for other, link in self._links.items() if other != name}
         if info.features:
-            kept[name] = _Link(tuple(dict.fromkeys(info.features)), info.last_feature_only)
+            kept[name] = _Link(tuple(dict.fromkeys(info.features)), info.last_feature_only, _CREDIT_BYTES)
         names = {feature for link in kept.values() for feature in link.names}
         if not names and not self._links:
             return
@@ -108,7 +108,7 @@ class FeatureFeed:
         if link is None or sequence is None:
             return NOTHING
         stop = sequence.kv_len + len(nodes)
-        start = stop - 1 if link.last_only else self._sent.get((name, session_id), 0)
+        start = max(0, stop - 1) if link.last_only else self._sent.get((name, session_id), 0)
         row_bytes = 2 * self._engine.info.hidden_size * len(link.names)
         end = min(stop, start + link.credit // row_bytes)
         if end <= start:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 
 from outrider.wire import convert
 from outrider.wire.messages import CloseDraft, DraftCommand
@@ -36,7 +36,7 @@ class Outgoing:
             return False
         return True
 
-    async def requests(self) -> AsyncIterator[pb.DraftRequest]:
+    async def requests(self) -> AsyncGenerator[pb.DraftRequest]:
         """All of them, for gRPC, which asks for the next one once it has taken the one before."""
         untold = 0
         while True:

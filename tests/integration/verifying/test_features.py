@@ -146,6 +146,7 @@ async def test_who_opens_in_mid_session_gets_all_rows(
     tiny: Path, prompts: list[list[int]], way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("outrider.verifying.features._PART_BYTES", 7 * 2 * 64 * len(NAMES))
+    monkeypatch.setattr("outrider.verifying.links._FIRST_BACKOFF_S", 0.01)
 
     def script(answers: Answers) -> Callable[[Held], Iterable[Any]]:
         right, calls = knowing(answers, partly), count(1)
@@ -159,9 +160,9 @@ async def test_who_opens_in_mid_session_gets_all_rows(
 
         return answer
 
-    drafter, _ = await compare(tiny, prompts[3:], script)
+    drafter, _ = await compare(tiny, prompts[3:], script, tokens=200)
     logged = openings(drafter.commands)
-    assert len(logged) > len(prompts[3:]) + 2
+    assert len(logged) > len(prompts[3:])
     assert sum(opening.asked > 0 for opening in logged) > len(prompts[3:])
     # At most seven rows of each in a command, so an opening takes several.
     rows = [b.rows for c in drafter.commands if isinstance(c, OpenDraft | AdvanceDraft) for b in c.features]
@@ -172,10 +173,12 @@ async def test_a_drafter_that_takes_rows_slowly_is_asked_once_it_has_them(
     tiny: Path, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = 2 * 64 * len(NAMES)
-    monkeypatch.setattr("outrider.verifying.features._CREDIT_BYTES", 5 * row)
+    monkeypatch.setattr("outrider.verifying.features._CREDIT_BYTES", 20 * row)
     monkeypatch.setattr("outrider.verifying.outgoing._TOLD_BYTES", 1)
-    drafter, _ = await compare(tiny, prompts, lambda answers: knowing(answers, partly), tokens=80)
+    drafter, _ = await compare(tiny, prompts[-2:], lambda answers: knowing(answers, partly), tokens=200)
     assert any(opening.asked for opening in openings(drafter.commands))
+    rows = [b.rows for c in drafter.commands for b in getattr(c, "features", ())]
+    assert max(rows) <= 20
 
 
 async def test_who_needs_the_last_row_only_gets_just_that(tiny: Path, prompts: list[list[int]]) -> None:
