@@ -60,6 +60,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         "tree": _head(eagle3, "3,2,1"),
         "dynamic": _head(eagle3, "dynamic"),
         "eagle1": _head(eagle1, "2,1,1"),
+        "cramped": _head(eagle3, "2,1,1") | {"pool_tokens": 512, "max_sessions": 6},
     }
     with Stack(folder, _config(target, drafters)) as running:
         yield running
@@ -112,6 +113,17 @@ async def test_other_rules_of_acceptance(stack: Stack, rule: str) -> None:
         for got in await generate_all(stub, requests):
             assert len(got.token_ids) == 40
             assert got.stats.draft_tokens > 0
+
+
+async def test_more_sessions_than_a_head_has_room_for(stack: Stack) -> None:
+    """Sessions give way to one another in the drafter; each one's output is what it is alone."""
+    request: dict[str, Any] = {"temperature": 1.0, "max_tokens": 60}
+    off = await _off(stack, **request)
+    async with connected(stack.grpc) as stub:
+        on = await generate_all(stub, [ask(prompt, drafter="cramped", **request) for prompt in PROMPTS * 5])
+    for index, got in enumerate(on):
+        assert got.token_ids == off[index % len(PROMPTS)].token_ids
+    assert sum(got.stats.draft_tokens for got in on) > 0
 
 
 @pytest.mark.parametrize("name", ["tree", "eagle1"])
