@@ -48,6 +48,7 @@ class Options(TypedDict, total=False):
     logprobs: int  # so many alternatives beside each token
     prompt_logprobs: int
     skip_special_tokens: bool
+    cache_salt: str  # nothing that was kept of requests with another salt is used
     speculation: bool
     max_draft_tokens: int
     drafter: str
@@ -94,6 +95,7 @@ def _request(prompt: Prompt, options: Options) -> GenerationRequest:
         logprobs=LogprobParams(options.get("logprobs"), options.get("prompt_logprobs")),
         bad_words=tuple(options.get("bad_words", ())),
         skip_special_tokens=options.get("skip_special_tokens", True),
+        cache_salt=options.get("cache_salt", ""),
     )
 
 

@@ -30,6 +30,7 @@ class SessionRecord:
     finish_reason: FinishReason | None = None
     logprobs: LogprobParams = field(default_factory=LogprobParams)
     model: str = ""  # ModelInfo.identity of the model that generates it; empty: not known
+    cache_salt: str = field(default="", repr=False)  # whom it belongs to; may be a secret
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,11 +93,12 @@ class EngineApi(Protocol):
     def features(self) -> frozenset[str]:
         """Names that `keep_features` may be given."""
 
-    def open(self, token_ids: Sequence[int], *, reuse: int | None = None) -> SequenceHandle:
+    def open(self, token_ids: Sequence[int], *, reuse: int | None = None, salt: str = "") -> SequenceHandle:
         """Start a sequence that will hold `token_ids`; KV of a shared prefix is reused.
 
         At least the last token is left to run, so that its logits can be had. `reuse` is the most tokens
-        whose KV may come from elsewhere, if logits of earlier ones are wanted too.
+        whose KV may come from elsewhere, if logits of earlier ones are wanted too. KV is shared with
+        sequences of the same `salt` only.
         """
 
     def reserve(self, sequence: SequenceHandle, count: int) -> bool:

@@ -129,9 +129,9 @@ class Engine:
         """Names that `keep_features` may be given."""
         return self._runner.features
 
-    def open(self, token_ids: SequenceOf[int], *, reuse: int | None = None) -> Sequence:
+    def open(self, token_ids: SequenceOf[int], *, reuse: int | None = None, salt: str = "") -> Sequence:
         """Start a sequence that will hold `token_ids`; KV of a shared prefix, up to `reuse`, is reused."""
-        return Sequence(self._pool, token_ids, reuse=reuse)
+        return Sequence(self._pool, token_ids, reuse=reuse, salt=salt)
 
     def reserve(self, sequence: SequenceHandle, count: int) -> bool:
         """Make room for `count` more tokens past kv_len. False, and nothing changed, if the pool is full."""

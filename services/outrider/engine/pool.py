@@ -6,7 +6,8 @@ A block is *free*, *held* (reference count >= 1), or *cached* (count 0, but it h
 known prefix; taken back least recently used first when no free block is left). Only full blocks of
 committed tokens enter the prefix cache. Its key is the entry of the block before plus the
 block's own tokens, compared exactly: no hash can collide, and a chain whose start was
-evicted can never be matched by mistake, since entry numbers are not used twice.
+evicted can never be matched by mistake, since entry numbers are not used twice. Before the first block
+stands the salt of its sequence, so blocks of one salt are never found by another.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from dataclasses import dataclass
 
 from outrider.core.errors import InternalError
 
-ROOT_ENTRY = 0
-"""The entry before the first block of every chain."""
+Parent = int | str
+"""What a block comes after: the entry of the block before; the salt, if it is the first one."""
 
-_Key = tuple[int, tuple[int, ...]]
+_Key = tuple[Parent, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class BlockPool:
         self._by_key: dict[_Key, _Entry] = {}
         self._by_block: dict[int, _Entry] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()  # cached blocks that nobody holds, oldest first
-        self._next_entry = ROOT_ENTRY + 1
+        self._next_entry = 1
 
     @property
     def available(self) -> int:
@@ -100,15 +101,15 @@ class BlockPool:
                 else:
                     self._free.append(block)
 
-    def match(self, token_ids: Sequence[int]) -> tuple[list[int], list[int]]:
-        """The longest cached chain of full blocks that `token_ids` starts with.
+    def match(self, token_ids: Sequence[int], salt: str = "") -> tuple[list[int], list[int]]:
+        """The longest cached chain of full blocks that `token_ids` starts with, of this salt.
 
         Returns:
             Blocks, with one reference taken on each, and their entry numbers.
         """
         blocks: list[int] = []
         entries: list[int] = []
-        parent = ROOT_ENTRY
+        parent: Parent = salt
         for start in range(0, len(token_ids) - self.block_size + 1, self.block_size):
             entry = self._by_key.get((parent, tuple(token_ids[start : start + self.block_size])))
             if entry is None:
@@ -120,8 +121,8 @@ class BlockPool:
             parent = entry.number
         return blocks, entries
 
-    def register(self, block: int, parent: int, token_ids: Sequence[int]) -> int:
-        """Tell the prefix cache of a full block of committed tokens after entry `parent`.
+    def register(self, block: int, parent: Parent, token_ids: Sequence[int]) -> int:
+        """Tell the prefix cache of a full block of committed tokens after `parent`.
 
         If an equal block is known already, that one stays and its number is returned.
 

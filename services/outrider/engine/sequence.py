@@ -8,7 +8,7 @@ import torch
 
 from outrider.core.errors import InternalError
 from outrider.core.trees import TokenTree
-from outrider.engine.pool import ROOT_ENTRY, BlockPool
+from outrider.engine.pool import BlockPool, Parent
 
 KV_MULTIPLE = 512
 """KV lengths of attention calls are multiples of this: then their bits do not depend on the length. torch's
@@ -19,11 +19,14 @@ whole block with its second half masked (in bf16 so seldom that a measurement at
 class Sequence:
     """A sequence in the KV pool (implements SequenceHandle)."""
 
-    def __init__(self, pool: BlockPool, token_ids: SequenceOf[int], *, reuse: int | None = None) -> None:
+    def __init__(
+        self, pool: BlockPool, token_ids: SequenceOf[int], *, reuse: int | None = None, salt: str = ""
+    ) -> None:
         self._pool = pool
+        self._salt = salt
         # At least the last token runs, so that its logits can be had.
         most = len(token_ids) - 1 if reuse is None else min(reuse, len(token_ids) - 1)
-        self._blocks, self._entries = pool.match(token_ids[:most])
+        self._blocks, self._entries = pool.match(token_ids[:most], salt)
         self._token_ids = list(token_ids[: len(self._blocks) * pool.block_size])
         self.cached_len = len(self._token_ids)
         self.slots = torch.zeros(KV_MULTIPLE, dtype=torch.int64)
@@ -82,7 +85,7 @@ class Sequence:
         size = self._pool.block_size
         while (len(self._entries) + 1) * size <= len(self._token_ids):
             index = len(self._entries)
-            parent = self._entries[-1] if self._entries else ROOT_ENTRY
+            parent: Parent = self._entries[-1] if self._entries else self._salt
             tokens = self._token_ids[index * size : (index + 1) * size]
             self._entries.append(self._pool.register(self._blocks[index], parent, tokens))
 

@@ -63,6 +63,7 @@ async def admit(
     limits.check_stop_strings(request.stop.stop)
     limits.check_speculation(request.speculation)
     limits.check_logprobs(request.logprobs)
+    limits.check_cache_salt(request.cache_salt)
     limits.check_bad_words(request.bad_words)
     sampling = _without_bad_words(request, tokenizer)
     limits.check_sampling(sampling, vocab_size=vocab_size)
@@ -82,6 +83,7 @@ async def admit(
         stop=replace(request.stop, max_tokens=stop.max_tokens, stop=(), include_stop=False),
         speculation=request.speculation,
         logprobs=request.logprobs,
+        cache_salt=request.cache_salt,
     )
 
 

@@ -47,9 +47,16 @@ def pack_params(record: SessionRecord) -> str:
             "speculation": parameters.pack_speculation(record.speculation),
             "logprobs": parameters.pack_logprobs(record.logprobs),
             "model": record.model,
+            **({"cache_salt": record.cache_salt} if record.cache_salt else {}),
         },
         separators=(",", ":"),
     )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a text is stored as something else")
+    return value
 
 
 def unpack_record(
@@ -71,6 +78,7 @@ def unpack_record(
             finish_reason=FinishReason(finish.decode()) if finish else None,
             logprobs=parameters.unpack_logprobs(data.get("logprobs", {})),  # younger than the format
             model=data.get("model", ""),  # younger than the format
+            cache_salt=_text(data.get("cache_salt", "")),  # younger than the format
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProtocolError(

@@ -40,6 +40,7 @@ class Admission:
         limits.check_sampling(request.sampling, vocab_size=self.model.vocab_size)
         limits.check_speculation(request.speculation)
         limits.check_logprobs(request.logprobs)
+        limits.check_cache_salt(request.cache_salt)
         self._check_drafter(request.speculation.drafter)
         stop = self._stop(request)
         return SessionRecord(
@@ -52,6 +53,7 @@ class Admission:
             ),
             logprobs=request.logprobs,
             model=self.model.identity,
+            cache_salt=request.cache_salt,
         )
 
     def check_model(self, record: SessionRecord) -> None:

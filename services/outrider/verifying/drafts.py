@@ -266,6 +266,7 @@ class DraftDesk:
             patience_us=round(patience * 1e6),
             prompt_len=len(session.record.prompt),
             acceptance=self._rule(session, link),
+            tenant=session.record.cache_salt,
         )
 
     def _advance(

@@ -67,7 +67,9 @@ class Roster:
         started = []
         while self.waiting and self._may_start(self.waiting[0]):
             session = self.waiting[0]
-            session.sequence = self._engine.open(session.tokens, reuse=session.reusable)
+            session.sequence = self._engine.open(
+                session.tokens, reuse=session.reusable, salt=session.record.cache_salt
+            )
             session.cached_prompt_tokens = max(
                 session.cached_prompt_tokens, self._cached(session.sequence, session)
             )

@@ -151,6 +151,7 @@ class SessionRequest:
     stop: StopRequest = field(default_factory=StopRequest)
     speculation: SpeculationParams = field(default_factory=SpeculationParams)
     logprobs: LogprobParams = field(default_factory=LogprobParams)
+    cache_salt: str = ""  # whom it belongs to: no KV or text kept of others is used for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +240,7 @@ class GenerationRequest:
     logprobs: LogprobParams = field(default_factory=LogprobParams)
     bad_words: tuple[str, ...] = ()
     skip_special_tokens: bool = True
+    cache_salt: str = ""  # as in SessionRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ _BOTH: dict[str, st.SearchStrategy[Any]] = {
     "ignore_eos": st.booleans(),
     "include_stop_str_in_output": st.booleans(),
     "skip_special_tokens": st.booleans(),
+    "cache_salt": st.sampled_from(("a", "b")),
     "prompt_logprobs": st.integers(0, 3),
     "n": st.integers(1, 3),
     "return_tokens_as_token_ids": st.booleans(),

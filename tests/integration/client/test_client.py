@@ -82,6 +82,7 @@ async def test_every_option_arrives(client, stack):
         "logprobs": 2,
         "prompt_logprobs": 0,
         "skip_special_tokens": False,
+        "cache_salt": "ours",
         "speculation": True,
         "max_draft_tokens": 2,
         "drafter": "scripted",
@@ -107,6 +108,7 @@ async def test_every_option_arrives(client, stack):
     )
     assert asked.speculation == SpeculationParams(True, 2, "scripted", Acceptance.BLOCK)
     assert asked.logprobs == LogprobParams(2, 0)
+    assert asked.cache_salt == "ours"
     assert (asked.stop.max_tokens, asked.stop.stop_token_ids, asked.stop.ignore_eos) == (7, {4}, True)
 
 

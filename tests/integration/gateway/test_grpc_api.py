@@ -96,6 +96,7 @@ async def test_an_unset_length_is_the_rest_of_the_context(generation, stack):
         (request(prompt=""), grpc.StatusCode.INVALID_ARGUMENT, "prompt"),
         (request(stop={"stop": [""]}), grpc.StatusCode.INVALID_ARGUMENT, "stop.stop"),
         (request(stop={"max_tokens": 1000}), grpc.StatusCode.INVALID_ARGUMENT, "max_tokens"),
+        (request(cache_salt="x" * 257), grpc.StatusCode.INVALID_ARGUMENT, "cache_salt"),
         (pb.GenerateRequest(), grpc.StatusCode.INVALID_ARGUMENT, "input"),
     ],
 )

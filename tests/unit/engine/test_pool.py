@@ -135,6 +135,20 @@ def test_without_prefix_cache_nothing_is_shared() -> None:
     assert Sequence(pool, [1, 2, 3]).cached_len == 0
 
 
+def test_a_prefix_of_one_salt_is_never_found_by_another() -> None:
+    pool = BlockPool(16, 2)
+    tokens = [1, 2, 3, 4, 5]
+    salts = ("", "a", "b", "0", "1")  # entry numbers are no salts
+    for salt in salts:
+        sequence = Sequence(pool, tokens, salt=salt)
+        assert sequence.cached_len == 0
+        sequence.grow(4)
+        sequence.append(tokens[:4])
+        assert Sequence(pool, tokens, salt=salt).blocks == sequence.blocks
+    assert Sequence(pool, tokens, salt="c").cached_len == 0
+    assert len({Sequence(pool, tokens, salt=salt).blocks for salt in salts}) == len(salts)
+
+
 def test_rolling_back_into_a_shared_block_copies_it_before_writing() -> None:
     pool = BlockPool(8, 4)
     first = Sequence(pool, [1, 2, 3, 4, 5])

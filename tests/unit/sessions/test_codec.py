@@ -63,6 +63,7 @@ RECORDS = st.builds(
     logprobs=LOGPROB_PARAMS,
     tokens=st.lists(st.integers(0, 2**31 - 1)).map(tuple),
     model=st.text(),
+    cache_salt=st.text(),
 )
 
 
@@ -152,6 +153,7 @@ def test_what_says_nothing_new_is_written_as_it_was() -> None:
         ),
         ({"params": OLD_PARAMS.replace(b'"drafter"', b'"acceptance":"hope","drafter"')}, "cannot be read"),
         ({"params": OLD_PARAMS.replace(b'"model"', b'"logprobs":{"top":1,"x":2},"model"')}, "cannot be read"),
+        ({"params": OLD_PARAMS.replace(b'"model"', b'"cache_salt":7,"model"')}, "cannot be read"),
         ({"params": b"[]"}, "cannot be read"),
         ({"params": b"{}"}, "cannot be read"),
         ({"params": b"not json"}, "cannot be read"),

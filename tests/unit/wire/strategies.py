@@ -208,6 +208,8 @@ def opens(draw: st.DrawFn) -> m.OpenDraft:
         patience_us=draw(U32),
         prompt_len=draw(st.integers(0, len(ids))),
         acceptance=draw(st.sampled_from(Acceptance)),
+        draft_nodes=draw(DRAFT_LENGTHS),
+        tenant=draw(NAMES),
     )
 
 
@@ -252,6 +254,7 @@ SESSION_REQUESTS = st.builds(
     stop=STOPS.map(lambda stop: replace(stop, stop=(), include_stop=False)),
     speculation=SPECULATIONS,
     logprobs=LOGPROB_PARAMS,
+    cache_salt=NAMES,
 )
 CANCELS = st.builds(
     m.CancelSession,
@@ -292,6 +295,7 @@ GENERATION_REQUESTS = st.builds(
     logprobs=LOGPROB_PARAMS,
     bad_words=st.lists(st.text(min_size=1, max_size=8), max_size=3).map(tuple),
     skip_special_tokens=st.booleans(),
+    cache_salt=NAMES,
 )
 
 

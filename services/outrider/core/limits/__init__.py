@@ -41,9 +41,11 @@ from outrider.core.limits.sampling import (
     check_sampling,
 )
 from outrider.core.limits.sessions import (
+    MAX_CACHE_SALT_CHARS,
     MAX_DRAFT_TOKENS,
     MAX_DRAFTER_NAME_CHARS,
     MAX_SESSION_ID_CHARS,
+    check_cache_salt,
     check_session_id,
     check_speculation,
 )
@@ -62,6 +64,7 @@ __all__ = [
     "MAX_BAD_WORD_CHARS",
     "MAX_BAD_WORD_SEQUENCES",
     "MAX_BAD_WORD_TOKENS",
+    "MAX_CACHE_SALT_CHARS",
     "MAX_CHOICES",
     "MAX_CHOICE_CHARS",
     "MAX_COMPLETIONS",
@@ -87,6 +90,7 @@ __all__ = [
     "MIN_REPETITION_PENALTY",
     "MIN_TEMPERATURE",
     "check_bad_words",
+    "check_cache_salt",
     "check_completions",
     "check_edits",
     "check_grammar",

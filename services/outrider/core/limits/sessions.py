@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 
 from outrider.core.errors import InvalidRequestError
-from outrider.core.limits.values import integer
+from outrider.core.limits.values import encodable, integer
 from outrider.core.params import SpeculationParams
 
 MAX_DRAFT_TOKENS = 1024
 MAX_DRAFTER_NAME_CHARS = 128
 MAX_SESSION_ID_CHARS = 128
+MAX_CACHE_SALT_CHARS = 256
 
 _SESSION_ID = re.compile(r"[A-Za-z0-9._:-]+")
 
@@ -25,6 +26,16 @@ def check_speculation(speculation: SpeculationParams) -> None:
             f"got {len(speculation.drafter)}",
             field="drafter",
         )
+
+
+def check_cache_salt(salt: str) -> None:
+    """A salt is a text that is not too long; it is not repeated, since it may be a secret."""
+    if len(salt) > MAX_CACHE_SALT_CHARS:
+        raise InvalidRequestError(
+            f"cache_salt must be at most {MAX_CACHE_SALT_CHARS} characters, got {len(salt)}",
+            field="cache_salt",
+        )
+    encodable("cache_salt", salt)
 
 
 def check_session_id(session_id: str) -> None:

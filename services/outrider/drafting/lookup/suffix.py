@@ -1,9 +1,9 @@
 """Suffix decoding: trees out of all that was served, as deep as the match is long.
 
 Source: Oliaro et al., "SuffixDecoding", arXiv 2411.04975, and its implementation in ArcticInference. There a
-suffix tree counts what followed; here hash chains lead to the recent occurrences, which vote. That needs less
-memory, forgets the oldest text exactly, and favours what is recent. As there, a running session's own text and
-text served before are looked at, and unlikely drafts are not proposed.
+suffix tree counts what followed; here hash chains lead to recent occurrences, which vote. That needs less
+memory, forgets the oldest text exactly, and favours what is recent. As there, a running session's own text
+and text served before are looked at, and unlikely drafts are not proposed.
 """
 
 from __future__ import annotations

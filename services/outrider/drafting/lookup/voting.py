@@ -17,13 +17,13 @@ from outrider.core.trees import TokenTree
 from outrider.drafting.growth.shape import TreeShape
 from outrider.drafting.lookup.continuation import LONGEST_MATCH, Continuation
 
-_KNOTS = ((1, 0.25), (2, 0.5), (3, 0.9), (4, 1.3), (6, 2.0), (8, 3.0), (12, 5.0), (16, 8.0), (32, 16.0))
+KNOTS = ((1, 0.25), (2, 0.5), (3, 0.9), (4, 1.3), (6, 2.0), (8, 3.0), (12, 5.0), (16, 8.0), (32, 16.0))
 
 
 def _weights() -> tuple[float, ...]:
     """Votes by length of match, linear between the knots."""
     weights = [0.0]
-    for (low, start), (high, stop) in zip(((0, 0.0), *_KNOTS), _KNOTS, strict=False):
+    for (low, start), (high, stop) in zip(((0, 0.0), *KNOTS), KNOTS, strict=False):
         weights += [start + (stop - start) * (step + 1) / (high - low) for step in range(high - low)]
     return tuple(weights)
 

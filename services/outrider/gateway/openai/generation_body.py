@@ -36,6 +36,11 @@ class GenerationBody(SamplingFields, StopFields, PromptFields, StructuredFields)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = Field(None, description="accepted, not used")
+    cache_salt: str | None = Field(
+        None,
+        description="extension: what was kept of requests with another salt is not used for this one",
+        json_schema_extra={"minLength": 1, "maxLength": limits.MAX_CACHE_SALT_CHARS},
+    )
     speculation: Speculation | None = None
 
     @property
@@ -139,6 +144,9 @@ class GenerationBody(SamplingFields, StopFields, PromptFields, StructuredFields)
         """Raises InvalidRequestError: a parameter that is not supported, or two that contradict."""
         limits.check_completions(self.choices)
         self.check_prompt_fields()
+        if self.cache_salt == "":
+            raise InvalidRequestError("cache_salt must not be empty", field="cache_salt")
+        limits.check_cache_salt(self.cache_salt or "")
         if self.max_tokens is not None:
             check_max_tokens("max_tokens", self.max_tokens, self.least_tokens)
         if self.stream_options is not None and not self.streams:
@@ -154,6 +162,7 @@ class GenerationBody(SamplingFields, StopFields, PromptFields, StructuredFields)
             logprobs=self.told(self.top_alternatives),
             bad_words=tuple(self.bad_words or ()),
             skip_special_tokens=self.skip_special_tokens is not False,
+            cache_salt=self.cache_salt or "",
         )
 
 

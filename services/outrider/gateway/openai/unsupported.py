@@ -25,7 +25,6 @@ _BOTH: dict[str, tuple[Any, ...]] = {
     "use_beam_search": _OFF,
     "spaces_between_special_tokens": (None, True),
     "vllm_xargs": _EMPTY,
-    "cache_salt": _ABSENT,
 }
 CHAT: dict[str, tuple[Any, ...]] = _BOTH | {
     "echo": _OFF,

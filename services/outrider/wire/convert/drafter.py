@@ -163,7 +163,7 @@ def _open_from_proto(session_id: str, epoch: int, message: pb.OpenSession, vocab
         prompt_len=fields.at_most("open.prompt_len", message.prompt_len, len(ids)),
         acceptance=acceptance_from_proto(message.acceptance, field="open.acceptance"),
         draft_nodes=fields.at_most("open.draft_nodes", message.draft_nodes, limits.MAX_DRAFT_TOKENS),
-        tenant=fields.text("open.tenant", message.tenant),
+        tenant=fields.text("open.tenant", message.tenant, longest=limits.MAX_CACHE_SALT_CHARS),
     )
 
 

@@ -59,6 +59,7 @@ def generation_request_to_proto(request: GenerationRequest) -> pb.GenerateReques
         logprobs=logprob_params_to_proto(request.logprobs),
         bad_words=request.bad_words,
         skip_special_tokens=request.skip_special_tokens,
+        cache_salt=request.cache_salt,
     )
     if isinstance(request.input, Conversation):
         raise fields.fail("input", "is a conversation with tools or a template, which the gRPC API has not")
@@ -91,6 +92,7 @@ def generation_request_from_proto(
         logprobs=logprob_params_from_proto(message.logprobs),
         bad_words=tuple(message.bad_words),
         skip_special_tokens=message.skip_special_tokens if message.HasField("skip_special_tokens") else True,
+        cache_salt=fields.text("cache_salt", message.cache_salt, longest=limits.MAX_CACHE_SALT_CHARS),
     )
 
 

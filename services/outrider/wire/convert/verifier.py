@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from outrider.core import limits
 from outrider.core.errors import ProtocolError
 from outrider.core.models import PROTOCOL_VERSION
 from outrider.core.sessions import FinishReason
@@ -104,6 +105,7 @@ def session_request_to_proto(request: SessionRequest) -> pb.VerifierGenerateRequ
         stop=stop,
         speculation=speculation_to_proto(request.speculation),
         logprobs=logprob_params_to_proto(request.logprobs),
+        cache_salt=request.cache_salt,
     )
 
 
@@ -130,6 +132,7 @@ def session_request_from_proto(
         stop=stop,
         speculation=speculation_from_proto(message.speculation),
         logprobs=logprob_params_from_proto(message.logprobs),
+        cache_salt=fields.text("cache_salt", message.cache_salt, longest=limits.MAX_CACHE_SALT_CHARS),
     )
 
 
