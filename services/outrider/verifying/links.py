@@ -148,7 +148,7 @@ class DrafterLink:
         self._owed = _UNASKED
         generation = self._generation
         outgoing = self._outgoing = Outgoing(lambda size: self._post(LinkTook(self._name, generation, size)))
-        call = client.Draft(outgoing.requests())
+        call = client.Draft(outgoing)
         self._post(LinkUp(self._name, self._generation, info))
         self._set_status(LinkStatus.READY, f"{info.method} ({info.model.model_name or 'no model'})")
         reader = asyncio.create_task(self._read(call))

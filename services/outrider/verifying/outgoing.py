@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Self
 
 from outrider.wire import convert
 from outrider.wire.messages import CloseDraft, DraftCommand
@@ -19,12 +20,13 @@ _TOLD_BYTES = 2**20
 
 
 class Outgoing:
-    """Event loop only."""
+    """Event loop only. gRPC iterates over it, and asks for a message once it has taken the one before."""
 
     def __init__(self, took: Callable[[int], None]) -> None:
         """`took` is told how many bytes of features went out, now and then."""
         self._queue: asyncio.Queue[tuple[pb.DraftRequest, int]] = asyncio.Queue(_MAX_PENDING)
         self._took = took
+        self._untold = 0
 
     def put(self, commands: Sequence[DraftCommand]) -> bool:
         """Send the commands of one step, in order. False: too much waits, and these are lost."""
@@ -36,16 +38,16 @@ class Outgoing:
             return False
         return True
 
-    async def requests(self) -> AsyncGenerator[pb.DraftRequest]:
-        """All of them, for gRPC, which asks for the next one once it has taken the one before."""
-        untold = 0
-        while True:
-            request, carried = await self._queue.get()
-            yield request
-            untold += carried
-            if untold >= _TOLD_BYTES:
-                self._took(untold)
-                untold = 0
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> pb.DraftRequest:
+        if self._untold >= _TOLD_BYTES:
+            self._took(self._untold)
+            self._untold = 0
+        request, carried = await self._queue.get()
+        self._untold += carried
+        return request
 
 
 def _batches(commands: Sequence[DraftCommand]) -> Iterator[Sequence[DraftCommand]]:

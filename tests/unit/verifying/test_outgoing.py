@@ -29,9 +29,7 @@ async def test_a_step_is_split_into_messages_in_order(monkeypatch: pytest.Monkey
         command(0, "f"),
     ]
     assert out.put(commands) and out.put([CloseDraft("g", 1)])
-    requests = out.requests()
-    got = [await anext(requests) for _ in range(5)]
-    await requests.aclose()
+    got = [await anext(out) for _ in range(5)]
     names = [[message.session_id for message in request.commands] for request in got]
     assert names == [["a", "b"], ["c"], ["d", "e"], ["f"], ["g"]]
     sent = [convert.command_from_proto(message) for request in got for message in request.commands]
@@ -44,14 +42,12 @@ async def test_what_went_out_is_told_now_and_then(monkeypatch: pytest.MonkeyPatc
     out = Outgoing(told.append)
     for size in (60, 0, 60, 200, 40):
         assert out.put([command(size)])
-    requests = out.requests()
     seen = []
     for _ in range(5):
-        await anext(requests)
+        await anext(out)
         seen.append(list(told))
     # A message has gone out once the next one is asked for.
     assert seen == [[], [], [], [120], [120, 200]]
-    await requests.aclose()
 
 
 async def test_too_much_that_waits_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
