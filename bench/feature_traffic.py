@@ -123,7 +123,7 @@ def measure(
     traffic = _Traffic(names, info, sessions, tokens, repeats + _WARM_UP)
     times: dict[str, list[float]] = {stage: [] for stage in _STAGES}
     data = b""
-    for repeat in range(repeats + _WARM_UP):
+    for _ in range(repeats + _WARM_UP):
         marks = [time.perf_counter()]
         traffic.keep()
         marks.append(time.perf_counter())

@@ -69,6 +69,7 @@ class FeatureFeed:
             if len(names) > _MOST_KEPT:
                 raise OverloadedError(f"{len(names)} features are needed, at most {_MOST_KEPT} are kept")
             self._engine.keep_features(names)
+            _log.info("drafter %s: features kept beside the KV are now %s", name, sorted(names))
         except OutriderError as error:
             _log.error("drafter %s gets no features: %s", name, error)
             kept.pop(name, None)

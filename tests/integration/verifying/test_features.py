@@ -218,3 +218,46 @@ async def test_nobody_who_needs_none_is_sent_any(tiny: Path, prompts: list[list[
         assert not any(getattr(command, "features", ()) for command in plain.commands)
         assert verifier.metric("outrider_drafter_feature_bytes_total") == 0
         assert not verifier.engine._features.names
+
+
+async def test_needs_that_change_with_every_connection_change_no_token(
+    tiny: Path, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outrider.verifying.links._FIRST_BACKOFF_S", 0.01)
+    needs = [("last_hidden",), (), ("hidden_0", "hidden_2", "hidden_0"), ("hidden_1",) * 16]
+    drafter = ScriptedDrafter(lambda _: (), info=needing(needs[0]))
+    changes = count(1)
+
+    def script(answers: Answers) -> Callable[[Held], Iterable[Any]]:
+        right = knowing(answers, partly)
+
+        def answer(held: Held) -> Iterable[Any]:
+            if next(changes) % 7:
+                return right(held)
+            turn = drafter.streams % len(needs)
+            drafter.info = needing(needs[turn], last_only=turn % 2 == 1)
+            raise CloseStreamError
+
+        return answer
+
+    async with scripted(drafter) as config, running(tiny, drafters={"s": config}) as verifier:
+        answers = await answers_of(verifier, prompts, 200)
+        drafter.script = script(answers)
+        wanted = [request(p, sampling=sampled(i), max_tokens=200) for i, p in enumerate(prompts)]
+        assert await verifier.generate_all(wanted) == list(answers.values())
+        assert drafter.streams > 2 and verifier.used == 0
+
+
+@pytest.mark.parametrize("names", [("hidden_3",), ("hidden_-1",), ("hidden_00",), ("x" * 9,), ("",)])
+async def test_needs_that_cannot_be_met_refuse_the_link(
+    tiny: Path, prompts: list[list[int]], names: tuple[str, ...]
+) -> None:
+    drafter = ScriptedDrafter(lambda _: (), info=needing(names))
+    async with (
+        scripted(drafter) as config,
+        running(tiny, drafters={"s": config}, wait=False) as verifier,
+    ):
+        await verifier.linked("s", "refused")
+        assert "needs features" in verifier.replica.links["s"].report.detail
+        assert len((await verifier.generate(request(prompts[0]))).tokens) == 24
+        assert drafter.commands == []
