@@ -60,14 +60,7 @@ def layer_config(folder: Path, config: dict[str, Any]) -> Any:
     fields = {name: value for name, value in config.items() if name not in ("model_type", "architectures")}
     try:
         layers = AutoConfig.for_model(kind, **fields)
-    except (
-        TypeError,
-        ValueError,
-        LookupError,
-        AttributeError,
-        ArithmeticError,
-        StrictDataclassError,
-    ) as error:
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
         raise ConfigError(f"{folder / 'config.json'}: {error}") from error
     if layers.hidden_act != "silu":
         raise UnsupportedModelError(

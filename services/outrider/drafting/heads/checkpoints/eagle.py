@@ -3,8 +3,8 @@
 - SafeAILab: sizes in config.json; EAGLE has `fc` and `layers.N`, the first without `input_layernorm`; EAGLE-3
   has `fc`, `midlayer`, `norm`, `lm_head`, `d2t` and `t2d`.
 - speculators: sizes in `transformer_layer_config`, less transformers' defaults; EAGLE has `fusion_fc` and
-  `transformer`, and with `layernorms` also `embedding_layernorm` and `pre_lm_head_layernorm`; EAGLE-3 is as above
-  with `layers.0` for `midlayer`.
+  `transformer`, and with `layernorms` also `embedding_layernorm` and `pre_lm_head_layernorm`; EAGLE-3 is as
+  above with `layers.0` for `midlayer`.
 
 Hidden states: `eagle_aux_hidden_state_layer_ids` counts the layers before each, as vLLM does; inside of
 `eagle_config` it names the last layer before each, as SGLang and ModelOpt do.
