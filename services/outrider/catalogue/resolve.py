@@ -14,12 +14,13 @@ def is_fetched(name: str) -> bool:
     return is_complete(name, CATALOGUE[name].sha256)
 
 
-def resolve(name_or_path: str) -> Path:
+def resolve(name_or_path: str, *, head: bool = False) -> Path:
     """The local folder of a model: config.json, safetensors, tokenizer files. Never fetches.
 
     Args:
         name_or_path: a name in the catalogue, or a folder. A folder that is called like a name
             in the catalogue is meant by `./name`.
+        head: a draft head is meant: it needs no tokenizer, and may be pickled, as many are published.
 
     Raises:
         ConfigError: not fetched yet, no such model, or not a model in safetensors.
@@ -38,6 +39,13 @@ def resolve(name_or_path: str) -> Path:
         )
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is not a model folder: config.json is missing")
-    if not any(folder.glob("*.safetensors")):
-        raise ConfigError(f"{folder} holds no safetensors files, the only weight format that is loaded")
+    if not any(folder.glob("*.safetensors")) and not (head and _has_pickled(folder)):
+        raise ConfigError(
+            f"{folder} holds no safetensors files, the only weight format that is loaded"
+            + (" beside *.bin and *.pt" if head else "")
+        )
     return folder
+
+
+def _has_pickled(folder: Path) -> bool:
+    return any(path.suffix in (".bin", ".pt") for path in folder.iterdir())

@@ -50,11 +50,11 @@ def need_models(config: OutriderConfig, progress: Progress) -> None:
     Raises:
         ConfigError: the field that names a model, and what is wrong with it.
     """
-    for field, name in _models(config).items():
+    for field, (name, head) in _models(config).items():
         if name in CATALOGUE and not is_fetched(name):
             fetch(name, progress)
         try:
-            resolve(name)
+            resolve(name, head=head)
         except ConfigError as error:
             raise ConfigError(f"{field}: {error}") from None
 
@@ -121,10 +121,11 @@ def service_specs(config: OutriderConfig) -> Iterator[list[ServiceSpec]]:
         ]
 
 
-def _models(config: OutriderConfig) -> dict[str, str]:
+def _models(config: OutriderConfig) -> dict[str, tuple[str, bool]]:
+    """By field: the model that it names, and whether that is a draft head."""
     drafters = {
-        f"drafters.{name}.model": drafter.model
+        f"drafters.{name}.model": (drafter.model, drafter.method != "draft_model")
         for name, drafter in config.drafters.items()
         if drafter.method in ("draft_model", "medusa", "eagle")
     }
-    return {"model": config.model} | drafters
+    return {"model": (config.model, False)} | drafters

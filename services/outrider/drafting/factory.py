@@ -72,7 +72,7 @@ def _eagle(config: DrafterConfig, target: str) -> DraftingMethod:
     from outrider.drafting.heads.checkpoints import load_eagle
     from outrider.drafting.heads.target import describe_target
 
-    weights = load_eagle(catalogue.resolve(config.model))
+    weights = load_eagle(catalogue.resolve(config.model, head=True))
     name = Path(config.model).name
     return build_eagle(weights, describe_target(catalogue.resolve(target), Path(target).name), config, name)
 

@@ -83,3 +83,10 @@ def test_packaged_drafts_are_whole() -> None:
         if isinstance(entry, DraftModel):
             names = {path.name for path in entry.folder.iterdir()}
             assert {"README.md", "config.json", "layers.safetensors", "draft_vocabulary.safetensors"} <= names
+
+
+def test_heads_may_be_pickled(tmp_path: Path) -> None:
+    folder = a_model(tmp_path / "head", "pytorch_model.bin")
+    assert resolve(str(folder), head=True) == folder
+    with pytest.raises(ConfigError, match=r"beside \*\.bin and \*\.pt"):
+        resolve(str(a_model(tmp_path / "other", "model.gguf")), head=True)
