@@ -29,6 +29,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory, redis: RedisServer) -> Itera
     config["store"] = {"kind": "redis", "url": redis.url}
     config["verifier"] |= {"max_sessions": 16, "max_queue": 256}
     config["drafters"][HOSTILE] = {"method": "prompt_lookup"}
+    config["drafters"]["suffix"] = {"method": "suffix", "suffix_shared": True, "tree": "dynamic"}
     with Stack(folder, config, absent=(HOSTILE,)) as running:
         yield running
 
