@@ -1,0 +1,1 @@
+"""Several drafters for one session: whom to ask, and one tree of what they proposed. Pure."""
