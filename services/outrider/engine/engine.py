@@ -185,15 +185,19 @@ class Engine:
         own = self._own(sequence)
         if name not in self._features.names:
             raise InternalError(f"feature {name} is not kept")
-        slots = own.slots[: own.kv_len]
-        if nodes:
+        held = own.kv_len
+        if not 0 <= start <= stop <= held + len(nodes):
+            raise InternalError(
+                f"tokens {start} to {stop} have no features, only the first {held + len(nodes)}"
+            )
+        slots = own.slots[start : min(stop, held)]
+        if stop > held:
             if own.pending is None or not 0 <= min(nodes) <= max(nodes) < len(own.pending):
                 raise InternalError(f"nodes {list(nodes)} are not of the last step")
-            slots = torch.cat((slots, node_slots(own, own.pending)[torch.tensor(nodes)]))
-        if not 0 <= start <= stop <= len(slots):
-            raise InternalError(f"tokens {start} to {stop} have no features, only the first {len(slots)}")
+            path = torch.tensor(nodes[max(start - held, 0) : stop - held])
+            slots = torch.cat((slots, node_slots(own, own.pending)[path]))
         with torch.inference_mode():
-            return self._features.read(name, slots[start:stop])
+            return self._features.read(name, slots)
 
     def commit(self, sequence: SequenceHandle, nodes: SequenceOf[int]) -> None:
         """Keep the KV of these nodes of the sequence's last step: a path from a top node down.

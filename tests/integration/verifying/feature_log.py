@@ -69,7 +69,8 @@ def openings(commands: Sequence[DraftCommand], names: Sequence[str] = NAMES) -> 
         opening.take(command.features)
         if command.draft_length:
             opening.asked += 1
-            assert opening.length(names) == len(opening.tokens) - 1
+            assert not names or opening.length(names) == len(opening.tokens) - 1
+            assert set(opening.rows) <= set(names)
     return done
 
 

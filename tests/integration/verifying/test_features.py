@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from outrider.core.params import SpeculationParams
 from outrider.core.rounds import Proposal, StaleReason
 from outrider.core.trees import TokenTree
 from outrider.wire.messages import AdvanceDraft, OpenDraft, Stale
@@ -261,3 +263,26 @@ async def test_needs_that_cannot_be_met_refuse_the_link(
         assert "needs features" in verifier.replica.links["s"].report.detail
         assert len((await verifier.generate(request(prompts[0]))).tokens) == 24
         assert drafter.commands == []
+
+
+async def test_drafters_with_other_needs_share_a_verifier(tiny: Path, prompts: list[list[int]]) -> None:
+    needs = {"one": ("hidden_0", "hidden_2"), "two": ("last_hidden", "hidden_2"), "none": ()}
+    drafters = {name: ScriptedDrafter(lambda _: (), info=needing(names)) for name, names in needs.items()}
+    async with AsyncExitStack() as stack:
+        configs = {
+            name: await stack.enter_async_context(scripted(drafter)) for name, drafter in drafters.items()
+        }
+        verifier = await stack.enter_async_context(running(tiny, drafters=configs, prefill_chunk=32))
+        answers = await answers_of(verifier, prompts, 30)
+        wanted = []
+        for name, drafter in drafters.items():
+            drafter.script = knowing(answers, partly)
+            wanted += [
+                request(p, sampling=sampled(i), max_tokens=30, speculation=SpeculationParams(drafter=name))
+                for i, p in enumerate(prompts)
+            ]
+        assert await verifier.generate_all(wanted) == list(answers.values()) * 3
+        for name, names in needs.items():
+            logged = openings(drafters[name].commands, names)
+            assert len(logged) == len(prompts)
+            check(verifier.engine, logged, names)
