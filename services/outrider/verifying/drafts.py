@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outrider.core.errors import ProtocolError
 from outrider.core.params import Acceptance
@@ -30,6 +30,7 @@ class LinkState:
     draining: bool = False
     max_draft_tokens: int = 0
     vocab_size: int = 0  # rows of its output head
+    tree_nodes: int = 0  # most draft tokens of its trees; 0: it drafts chains
 
 
 class DraftDesk:
@@ -157,10 +158,19 @@ class DraftDesk:
             command = self._advance(session, settled, length, patience, traceparent)
         if length:
             drafting.wanted = length
+            drafting.nodes = self._nodes(session, link, length)
+            command = replace(command, draft_nodes=drafting.nodes)
             drafting.asked_at = now
             drafting.wait_until = now + patience
         for part in spread(command, shipment):
             self._send(link, part, outcome)
+
+    def _nodes(self, session: Session, link: LinkState, length: int) -> int:
+        """Most draft tokens of the next proposal, which is `length` deep; 0: a chain."""
+        asked = session.record.speculation.max_draft_tokens
+        most = self._max_nodes if asked is None else min(asked, self._max_nodes)
+        nodes = min(link.tree_nodes, link.max_draft_tokens, most)
+        return nodes if nodes > length else 0
 
     def close(self, session: Session, outcome: Outcome) -> None:
         """The session is over, or goes on without drafts."""

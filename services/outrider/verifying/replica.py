@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from outrider import catalogue
-from outrider.config.schema import OutriderConfig, VerifierConfig
+from outrider.config.schema import DrafterConfig, OutriderConfig, VerifierConfig
 from outrider.core.errors import InternalError, OutriderError, StaleEpochError, UnavailableError
 from outrider.discovery import Instance, Registry, Role, StaticRegistry
 from outrider.engine.api import EngineApi
@@ -63,7 +63,7 @@ class Replica:
         self.compiler = GrammarCompiler(lambda: _vocabulary(config, engine))
         meter = Meter(metrics)
         hub = Hub(self.links, self.streams, self.writer)
-        desk = _desk(own, tuple(config.drafters), engine, meter)
+        desk = _desk(own, config.drafters, engine, meter)
         self.rounds = RoundLoop(engine, own, desk, meter, hub.publish)
         self.servicer = VerifierServicer(
             info=_info(config, engine, instance_id or uuid.uuid4().hex),
@@ -163,13 +163,16 @@ def _tell_defect(task: asyncio.Task[None]) -> None:
         _log.error("a drafter link ended by a defect", exc_info=error)
 
 
-def _desk(own: VerifierConfig, drafters: tuple[str, ...], engine: EngineApi, meter: Meter) -> DraftDesk:
+def _desk(
+    own: VerifierConfig, drafters: Mapping[str, DrafterConfig], engine: EngineApi, meter: Meter
+) -> DraftDesk:
     links = [
         LinkState(
             name,
             Patience(limit_s=own.patience_ms / 1000, max_misses=own.max_misses, rest_s=own.rest_ms / 1000),
+            tree_nodes=0 if drafter.tree == "chain" else drafter.tree_nodes,
         )
-        for name in drafters
+        for name, drafter in drafters.items()
     ]
     return DraftDesk(
         links,

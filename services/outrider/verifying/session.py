@@ -6,10 +6,12 @@ import enum
 from dataclasses import dataclass, field
 
 from outrider.core.history import TokenHistory
+from outrider.core.limits import FUSED
 from outrider.core.rounds import Proposal
 from outrider.core.sessions import SessionRecord, SpeculationStats, Usage
 from outrider.engine.api import SequenceHandle
 from outrider.structured import GrammarMatcher
+from outrider.verifying.fusion.worth import Worth
 from outrider.verifying.spans import RoundSpans
 
 
@@ -22,13 +24,15 @@ class DraftPhase(enum.Enum):
 
 
 @dataclass(slots=True)
-class Drafting:
-    """A session's side of drafting."""
+class LinkDrafting:
+    """A session's side of one drafter."""
 
-    link: str = ""  # name of the drafter; empty: none
-    limit: int = 0  # most draft tokens a round
-    phase: DraftPhase = DraftPhase.OFF
-    wanted: int = 0  # draft tokens asked for at the present length; 0: none are awaited
+    name: str  # of the link
+    depth: int  # usual depth of its drafts
+    phase: DraftPhase = DraftPhase.ABSENT
+    known: int = 0  # tokens of the session that it was told of
+    credited: int = 0  # of the last round's tokens, from the start: those that stood in its proposal
+    wanted: int = 0  # depth of the drafts asked for at the present length; 0: none are awaited
     asked_at: float = 0.0
     wait_until: float | None = None  # end of patience; None: nothing is awaited
     proposal: Proposal | None = None
@@ -41,6 +45,45 @@ class Drafting:
         self.wanted = 0
         self.wait_until = None
         self.proposal = None
+
+
+@dataclass(slots=True)
+class Drafting:
+    """A session's side of drafting."""
+
+    links: dict[str, LinkDrafting] = field(default_factory=dict)  # its drafters; none: speculation is off
+    nodes: int = 0  # most draft tokens of a round
+    worth: Worth | None = None  # which of several drafters are worth asking; None: there is one at most
+
+    @property
+    def label(self) -> str:
+        """What statistics call it."""
+        return FUSED if self.worth is not None else next(iter(self.links), "")
+
+    @property
+    def waiting(self) -> list[LinkDrafting]:
+        """Drafters whose proposals are awaited."""
+        return [own for own in self.links.values() if own.wait_until is not None]
+
+    @property
+    def wait_until(self) -> float | None:
+        """Until when the session waits for proposals; None: it is ready."""
+        return max((own.wait_until for own in self.links.values() if own.wait_until is not None), default=None)
+
+    @property
+    def asked_at(self) -> float | None:
+        """When proposals for the present length were asked for; None: none were."""
+        return min((own.asked_at for own in self.links.values() if own.wanted), default=None)
+
+    @property
+    def proposals(self) -> dict[str, Proposal]:
+        """What came for the present length."""
+        return {name: own.proposal for name, own in self.links.items() if own.proposal is not None}
+
+    def forget_round(self) -> None:
+        """Drop what was asked and what came for the length that the session has outgrown."""
+        for own in self.links.values():
+            own.forget_round()
 
 
 @dataclass(slots=True)
@@ -76,7 +119,7 @@ class Session:
             order,
             tokens=[*record.prompt, *record.tokens],
             drafting=drafting,
-            stats=SpeculationStats(drafter=drafting.link if drafting.phase is not DraftPhase.OFF else ""),
+            stats=SpeculationStats(drafter=drafting.label),
             drafted_marks=bytearray(len(record.tokens)),
             prompt_told=1 if tells else len(record.prompt),
         )

@@ -10,20 +10,11 @@ from outrider.core.trees import TokenTree
 from outrider.engine.api import EngineApi, StepItem, StepOutput
 from outrider.verifying.logprobs import prompt_rows, tell_of_prompts
 from outrider.verifying.picking import settle_rounds
-from outrider.verifying.rounds import clip
 from outrider.verifying.scheduler import Share
 from outrider.verifying.session import Session
 from outrider.verifying.work import StepTimes, Work
 
 _EMPTY = TokenTree()
-
-
-def draft_for(session: Session, max_nodes: int) -> TokenTree:
-    """The part of the session's proposal that may still count; empty if there is none."""
-    proposal = session.drafting.proposal
-    if proposal is None:
-        return _EMPTY
-    return clip(proposal.tree, nodes=min(max_nodes, session.drafting.limit), depth=session.remaining - 1)
 
 
 def build(session: Session, share: Share, tree: TokenTree, now: float) -> Work:
@@ -42,9 +33,9 @@ def build(session: Session, share: Share, tree: TokenTree, now: float) -> Work:
         tree,
         last=True,
         base_len=length,
-        proposal=drafting.proposal,
-        waited_s=now - drafting.asked_at if drafting.wanted else 0.0,
-        missed=drafting.wait_until is not None,
+        proposals=drafting.proposals,
+        waited_s=0.0 if drafting.asked_at is None else now - drafting.asked_at,
+        missed=tuple(own.name for own in drafting.waiting),
     )
 
 
