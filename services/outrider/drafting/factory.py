@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from outrider.config.schema import DrafterConfig
@@ -10,6 +11,8 @@ from outrider.drafting.growth.shape import TreeShape
 from outrider.drafting.lookup.prompt_lookup import prompt_lookup
 from outrider.drafting.lookup.suffix import suffix_decoding
 from outrider.drafting.method import DraftingMethod
+
+log = logging.getLogger(__name__)
 
 LOOKUP_TOKENS = 1_048_576
 """Tokens that prompt lookup indexes over all sessions: about 300 MB."""
@@ -35,7 +38,7 @@ def build_method(config: DrafterConfig, target: str) -> DraftingMethod:
         case "eagle":
             return _eagle(config, target)
         case "draft_model":
-            return _draft_model(config)
+            return _draft_model(config, target)
 
 
 def _prompt_lookup(config: DrafterConfig) -> DraftingMethod:
@@ -77,11 +80,13 @@ def _eagle(config: DrafterConfig, target: str) -> DraftingMethod:
     return build_eagle(weights, describe_target(catalogue.resolve(target), Path(target).name), config, name)
 
 
-def _draft_model(config: DrafterConfig) -> DraftingMethod:
+def _draft_model(config: DrafterConfig, target: str) -> DraftingMethod:
     if not config.model:
         raise ConfigError("a drafter with method draft_model needs a model: a catalogue name or a folder")
     # Imported here because a drafter without a model needs no torch, which takes seconds to load.
     from outrider import catalogue
+    from outrider.drafting.foreign.building import build_foreign, is_foreign
+    from outrider.drafting.growth.shape import TreeShape
     from outrider.drafting.model.draft_model import DraftModel
     from outrider.drafting.picking.grammars import DraftGrammars
     from outrider.drafting.picking.vocabulary import load_vocabulary
@@ -89,6 +94,9 @@ def _draft_model(config: DrafterConfig) -> DraftingMethod:
     from outrider.structured import GrammarCompiler, GrammarVocabulary
 
     folder = catalogue.resolve(config.model)
+    target_folder = _folder_of(target)
+    if target_folder is not None and is_foreign(folder, target_folder):
+        return build_foreign(folder, target_folder, config)
     vocabulary = load_vocabulary(folder)
     engine = Engine.load(folder, config, name=Path(config.model).name, head_rows=vocabulary)
     # A reduced head leaves out ids, but masks are by id.
@@ -101,4 +109,17 @@ def _draft_model(config: DrafterConfig) -> DraftingMethod:
         prefill_chunk=config.prefill_chunk,
         grammars=DraftGrammars(compiler),
         vocabulary=vocabulary,
+        shape=shape,
+        tree_nodes=config.tree_nodes,
     )
+
+
+def _folder_of(target: str) -> Path | None:
+    """The target's folder; None if it is not here: the verifier checks that the tokenizers are the same."""
+    from outrider import catalogue
+
+    try:
+        return catalogue.resolve(target)
+    except ConfigError:
+        log.info("the target %s is not on this machine: its tokenizer must be the draft model's", target)
+        return None

@@ -89,8 +89,9 @@ class RunningDrafter:
 async def running(
     config: DrafterConfig, telemetry: TelemetryConfig | None = None, target: str = ""
 ) -> AsyncIterator[RunningDrafter]:
-    """`target`: the model that it drafts for, if it needs one."""
+    """`target`: the model that it drafts for, if that is not its own."""
     whole = OutriderConfig(drafters={"mine": config}, telemetry=telemetry or TelemetryConfig())
+    target = target or config.model
     if target:
         whole = whole.model_copy(update={"model": target})
     stop = asyncio.Event()

@@ -218,14 +218,15 @@ async def running(
 
 
 @asynccontextmanager
-async def real_drafter(**settings: Any) -> AsyncIterator[DrafterConfig]:
-    """The drafting service itself; yields how a verifier finds it."""
+async def real_drafter(target: str = "", **settings: Any) -> AsyncIterator[DrafterConfig]:
+    """The drafting service itself; yields how a verifier finds it. `target`: if its tokenizer differs."""
     own = DrafterConfig(**{"port": 0, "dtype": "float32", "pool_tokens": 8192, **settings})
     ready: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
     stop = asyncio.Event()
-    task = asyncio.create_task(
-        serve_drafter(OutriderConfig(drafters={"d": own}), "d", ready=ready.set_result, stop=stop)
-    )
+    whole = OutriderConfig(drafters={"d": own})
+    if target or own.model:
+        whole = whole.model_copy(update={"model": target or own.model})
+    task = asyncio.create_task(serve_drafter(whole, "d", ready=ready.set_result, stop=stop))
     await asyncio.wait([task, ready], return_when=asyncio.FIRST_COMPLETED)
     if task.done():
         await task

@@ -1,1 +1,1 @@
-"""Draft models with another tokenizer than the target."""
+"""Draft models with another tokenizer than the target's."""
