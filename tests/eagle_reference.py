@@ -53,7 +53,8 @@ class ReferenceHead:
             states = torch.cat((states, out[-1:]))
             tokens.append(token_id)
             out = self._run(states, tokens, first)
-        last = self._norm(out[-1:], "norm.weight") if self._eagle3 else out[-1:]
+        normed = self._eagle3 and not self._config.get("norm_output")
+        last = self._norm(out[-1:], "norm.weight") if normed else out[-1:]
         return F.linear(last, self._output)[0]
 
     def target_ids(self) -> torch.Tensor:
@@ -62,7 +63,16 @@ class ReferenceHead:
         return columns + self._state["d2t"] if "d2t" in self._state else columns
 
     def _fused(self, features: torch.Tensor) -> torch.Tensor:
-        return F.linear(features, self._state["fc.weight"]) if self._eagle3 else features
+        if not self._eagle3:
+            return features
+        if self._config.get("fc_norm"):  # of the speculators format
+            parts = features.chunk(3, -1)
+            features = torch.cat(
+                [self._norm(part, f"fc_norm.{i}.weight") for i, part in enumerate(parts)], -1
+            )
+        if self._config.get("norm_before_fc"):
+            features = self._norm(features, "input_norm.weight")
+        return F.linear(features, self._state["fc.weight"])
 
     def _run(self, states: torch.Tensor, token_ids: Sequence[int], first: int) -> torch.Tensor:
         """Of each row the state after it."""
@@ -84,7 +94,8 @@ class ReferenceHead:
         )
         if self._config.get("norm_before_residual"):  # of the speculators format
             states = seen[:, states.shape[1] :]
-        return self._decoded("midlayer", states, seen, first)
+        out = self._decoded("midlayer", states, seen, first)
+        return self._norm(out, "norm.weight") if self._config.get("norm_output") else out
 
     def _decoded(self, layer: str, residual: torch.Tensor, seen: torch.Tensor, first: int) -> torch.Tensor:
         hidden = residual + self._attention(layer, seen, first)

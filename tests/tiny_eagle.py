@@ -64,6 +64,8 @@ def tiny_state(config: dict[str, Any], *, seed: int = 0) -> dict[str, torch.Tens
     if eagle3:
         shapes["lm_head.weight"] = (config["draft_vocab_size"], hidden)
         norms += ["midlayer.hidden_norm.weight", "norm.weight"]
+        if config.get("fc_norm"):
+            norms += [f"fc_norm.{index}.weight" for index in range(3)]
     else:
         shapes["embed_tokens.weight"] = (config["vocab_size"], hidden)
         shapes["fc.bias"] = (hidden,)
@@ -72,6 +74,8 @@ def tiny_state(config: dict[str, Any], *, seed: int = 0) -> dict[str, torch.Tens
     if eagle3:
         columns = config["draft_vocab_size"]
         kept = torch.randperm(config["vocab_size"], generator=generator)[:columns].sort().values
+        if config.get("norm_before_fc"):
+            state["input_norm.weight"] = 1 + 0.3 * torch.randn(3 * hidden, generator=generator)
         state["d2t"] = kept - torch.arange(columns)
         state["t2d"] = torch.zeros(config["vocab_size"], dtype=torch.bool).index_fill(0, kept, True)
     return state
@@ -121,6 +125,7 @@ def tiny_weights(config: dict[str, Any], state: dict[str, torch.Tensor]) -> Eagl
             head_dim=config["hidden_size"] // config["num_attention_heads"],
             rms_norm_eps=config["rms_norm_eps"],
             norm_before_residual=config.get("norm_before_residual", False),
+            norm_output=config.get("norm_output", False),
         ),
         fc=linear("fc"),
         layers=tuple(
@@ -141,6 +146,8 @@ def tiny_weights(config: dict[str, Any], state: dict[str, torch.Tensor]) -> Eagl
         embedding=state.get("embed_tokens.weight"),
         head=state.get("lm_head.weight"),
         norm=state.get("norm.weight"),
+        fc_norm=state.get("input_norm.weight"),
+        state_norms=tuple(state[name] for name in sorted(state) if name.startswith("fc_norm.")),
         draft_ids=state["d2t"] + torch.arange(columns) if eagle3 else None,
     )
 

@@ -67,6 +67,7 @@ class HeadRunner:
         self._embedding = embedding.detach().to(like)
         self._embedding_norm = _norm(weights.embedding_norm, like)
         self._fc_norm = _norm(weights.fc_norm, like)
+        self._state_norms = [norm.detach().to(like) for norm in weights.state_norms]
         self._final_norm = _norm(weights.norm, like)
         self._fc = _fused("fc", like, weights.fc)
         self._head = _fused("lm_head", like, LinearWeights(output))
@@ -106,6 +107,9 @@ class HeadRunner:
         rows = features.to(self._like)
         if self._config.kind == "eagle":
             return rows
+        if self._state_norms:
+            states = rows.chunk(len(self._state_norms), -1)
+            rows = torch.cat([self._normed(*own) for own in zip(states, self._state_norms, strict=True)], -1)
         joined: torch.Tensor = self._fc(self._normed(rows, self._fc_norm))
         return joined
 

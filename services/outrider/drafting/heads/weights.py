@@ -75,4 +75,5 @@ class EagleWeights:
     norm: torch.Tensor | None = None  # [hidden_size] before the output head; None: no norm
     embedding_norm: torch.Tensor | None = None  # [hidden_size] of the embedding, before fc (eagle)
     fc_norm: torch.Tensor | None = None  # [features * target_hidden_size] before fc (eagle3)
+    state_norms: tuple[torch.Tensor, ...] = ()  # [target_hidden_size] of each feature, before fc (eagle3)
     draft_ids: torch.Tensor | None = None  # int64 [columns] target ids of the head's rows; None: the same

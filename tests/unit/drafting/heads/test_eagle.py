@@ -50,8 +50,10 @@ def test_rounds_go_on_from_true_features(kind: Kind) -> None:
         assert tree == again.propose(open_(text, nodes=10, length=3))
 
 
-def test_residual_stream_may_begin_after_the_norm() -> None:
-    bench, text = Bench("eagle3", variant={"norm_before_residual": True}), Text("a", "eagle3", 40)
+@pytest.mark.parametrize("variant", ["norm_before_residual", "norm_output", "norm_before_fc", "fc_norm"])
+def test_variants_of_eagle3(variant: str) -> None:
+    """Where else trainers have put a norm."""
+    bench, text = Bench("eagle3", variant={variant: True}), Text("a", "eagle3", 40)
     plain = Bench("eagle3").propose(open_(text))
     tree = bench.propose(open_(text))
     assert tree.confidences != plain.confidences

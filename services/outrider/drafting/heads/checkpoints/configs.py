@@ -62,6 +62,8 @@ def layer_config(folder: Path, config: dict[str, Any]) -> Any:
         layers = AutoConfig.for_model(kind, **fields)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
         raise ConfigError(f"{folder / 'config.json'}: {error}") from error
+    if "sliding_attention" in (getattr(layers, "layer_types", None) or ()):
+        raise UnsupportedModelError(f"{folder.name}: layers with a sliding window are not supported")
     if layers.hidden_act != "silu":
         raise UnsupportedModelError(
             f"{folder.name}: activation {layers.hidden_act!r} is not supported, only silu"

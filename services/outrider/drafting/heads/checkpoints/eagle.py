@@ -15,6 +15,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from outrider.core.errors import ConfigError, UnsupportedModelError
 from outrider.drafting.heads.checkpoints.configs import layer_config, read_config, whole_number
 from outrider.drafting.heads.checkpoints.layers import head_dim, take_draft_ids, take_layer, take_linear
@@ -105,8 +107,17 @@ def _eagle3(config: dict[str, Any], layers: Any, tensors: CheckpointTensors, fir
         head=head,
         norm=tensors.take("norm.weight", hidden),
         fc_norm=tensors.take("input_norm.weight", joined) if config.get("norm_before_fc") else None,
+        state_norms=_state_norms(config, tensors, joined, len(states) or 3),
         draft_ids=take_draft_ids(tensors, len(head), layers.vocab_size),
     )
+
+
+def _state_norms(
+    config: dict[str, Any], tensors: CheckpointTensors, joined: int, count: int
+) -> tuple[torch.Tensor, ...]:
+    if not config.get("fc_norm"):
+        return ()
+    return tuple(tensors.take(f"fc_norm.{index}.weight", joined // count) for index in range(count))
 
 
 def _head_config(kind: Any, config: dict[str, Any], layers: Any) -> HeadConfig:

@@ -130,6 +130,17 @@ def test_speculators_eagle3_may_norm_what_it_joins(tmp_path: Path) -> None:
     assert load_eagle(write(tmp_path, config, state)).fc_norm is not None
 
 
+def test_speculators_eagle3_may_norm_each_state(tmp_path: Path) -> None:
+    config, state = speculators_eagle3(fc_norm=True, norm_output=True)
+    state |= {f"fc_norm.{index}.weight": torch.full((64,), index + 1.0) for index in range(3)}
+    weights = load_eagle(write(tmp_path, config, state))
+    assert [float(norm[0]) for norm in weights.state_norms] == [1.0, 2.0, 3.0]
+    assert weights.config.norm_output
+    del state["fc_norm.2.weight"]
+    with pytest.raises(ConfigError, match=r"fc_norm\.2\.weight is missing"):
+        load_eagle(write(tmp_path, config, state))
+
+
 def test_speculators_eagle3_of_a_wider_target(tmp_path: Path) -> None:
     config, state = speculators_eagle3(target_hidden_size=80)
     state["fc.weight"] = torch.randn(64, 240)
@@ -210,6 +221,11 @@ def test_what_is_wrong_is_named(tmp_path: Path, fault: str) -> None:
 CONFIGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "kind": ({"speculators_model_type": "mtp"}, UnsupportedModelError, "'mtp', not eagle or eagle3"),
     "layers": ({"model_type": "gpt2"}, UnsupportedModelError, "'gpt2' are not supported"),
+    "window": (
+        {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 0, "sliding_window": 64},
+        UnsupportedModelError,
+        "sliding window",
+    ),
     "activation": ({"hidden_act": "gelu"}, UnsupportedModelError, "'gelu' is not supported"),
     "heads": ({"num_attention_heads": 0}, ConfigError, r"config\.json: num_attention_heads is 0"),
     "sizes": ({"hidden_size": "64"}, ConfigError, "hidden_size is '64'"),
