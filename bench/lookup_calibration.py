@@ -1,11 +1,12 @@
 """How much a vote of a look-up is worth: written by the target itself, fitted, and replayed.
 
     python bench/lookup_calibration.py write /tmp/texts.json   # the target answers the prompts below
-    python bench/lookup_calibration.py fit /tmp/texts.json     # knots, losses, tokens per round
+    python bench/lookup_calibration.py fit /tmp/texts.json     # weights, confidences, tokens per round
 
 `fit` goes through each answer a token at a time, asks the index what followed before, and adjusts the weights
 (`outrider.drafting.lookup.voting`) so that the confidences say how often the next token is right: least log
-loss over the odd answers. The losses and tokens per round that it prints are of the even ones.
+loss over the odd answers. Confidences and rounds that it prints are of the even ones, with the weights in
+force.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from pathlib import Path
 
 from outrider.drafting.growth.shape import TreeShape
 from outrider.drafting.lookup import voting
-from outrider.drafting.lookup.continuation import Continuation
+from outrider.drafting.lookup.continuation import LONGEST_MATCH, Continuation
 from outrider.drafting.lookup.own_text import OwnText
+from outrider.drafting.lookup.shared_text import SharedText
+from outrider.drafting.lookup.suffix import FLOOR, SHARED_GRAMS
 
 PASSAGES = (
     "The harbour of Velmark was built in 1742 by order of Queen Isolde. Its two stone piers are each "
@@ -73,6 +76,11 @@ ALONE = (
 SHAPE = TreeShape.parse("dynamic", 4)
 DEPTH = 8
 
+Texts = Sequence[tuple[list[int], list[int]]]
+"""Prompts and answers."""
+Moment = tuple[list[Continuation], int]
+"""What was found, and the token that came."""
+
 
 def write(path: Path, model: str, max_tokens: int, batch: int) -> None:
     """Greedy answers of the target: prompt and answer, as token ids."""
@@ -106,21 +114,25 @@ def write(path: Path, model: str, max_tokens: int, batch: int) -> None:
         print(f"{len(texts)} of {len(laid_out)}", flush=True)
 
 
-def moments(
-    texts: Sequence[tuple[list[int], list[int]]], grams: Sequence[int]
-) -> Iterator[tuple[list[Continuation], int]]:
-    """What a look-up finds before each token of each answer, and the token."""
+def moments(texts: Texts, grams: Sequence[int], served: SharedText | None = None) -> Iterator[Moment]:
+    """What a look-up finds before each token of each answer, and the token.
+
+    With `served`, earlier answers are looked at too, as if all were one tenant's.
+    """
     for prompt, answer in texts:
         text = OwnText(grams)
         tokens = list(prompt)
         for token in answer:
             text.extend(tokens, len(tokens))
-            yield text.find(tokens, 1), token
+            found = text.find(tokens, 1)
+            yield found if served is None else found + served.find("", tokens[-LONGEST_MATCH:], 1), token
             tokens.append(token)
+        if served is not None and answer:
+            served.add("", prompt, answer)
 
 
-def fitted(samples: Sequence[tuple[list[Continuation], int]], steps: int) -> list[float]:
-    """Weights at the knots with the least log loss, by gradient descent on their logarithms."""
+def fitted(samples: Sequence[Moment], steps: int) -> tuple[list[float], float]:
+    """Weights at the knots, and the share of shared votes, with the least log loss, by gradient descent."""
     import torch
 
     lengths = [length for length, _ in voting.KNOTS]
@@ -135,31 +147,30 @@ def fitted(samples: Sequence[tuple[list[Continuation], int]], steps: int) -> lis
         spread[length, place + 1] = (length - low) / (high - low)
         spread[length, place] = 1.0 - spread[length, place + 1]
     found = [(voters, token) for voters, token in samples if voters]
-    everything = torch.zeros(len(found), lengths[-1] + 1)
-    right = torch.zeros(len(found), lengths[-1] + 1)
-    best = torch.zeros(len(found), lengths[-1] + 1)
+    everything = torch.zeros(2, len(found), lengths[-1] + 1)  # own and shared; moments; lengths
+    right = torch.zeros_like(everything)
     for row, (voters, token) in enumerate(found):
-        leader = max(voting.votes(voters, 0).items(), key=lambda item: item[1][0])[0]
         for voter in voters:
-            everything[row, voter.length] += 1
-            right[row, voter.length] += voter.token_ids[0] == token
-            best[row, voter.length] += voter.token_ids[0] == leader
-    hits = torch.tensor([float(right[row].sum() > 0) for row in range(len(found))])
+            everything[int(voter.shared), row, voter.length] += 1
+            right[int(voter.shared), row, voter.length] += voter.token_ids[0] == token
+    hits = (right.sum((0, 2)) > 0).float()
     logs = torch.tensor([math.log(weight) for _, weight in voting.KNOTS], requires_grad=True)
-    optimizer = torch.optim.Adam([logs], lr=0.05)
+    share = torch.tensor(math.log(voting.SHARED_WEIGHT), requires_grad=True)
+    optimizer = torch.optim.Adam([logs, share], lr=0.05)
     for _ in range(steps):
         weights = spread @ logs.exp()
-        total = everything @ weights + 1.0
-        share = (right @ weights) / total
+        scale = torch.stack([torch.ones(()), share.exp()])[:, None]
+        total = (everything @ weights * scale).sum(0) + 1.0
+        hit = (right @ weights * scale).sum(0) / total
         # A token that nobody votes for: all that is against.
-        loss = -(hits * share.clamp_min(1e-9).log() + (1 - hits) * (1.0 / total).log()).mean()
+        loss = -(hits * hit.clamp_min(1e-9).log() + (1 - hits) * (1.0 / total).log()).mean()
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    return [round(float(weight), 3) for weight in logs.exp()]
+    return [round(float(weight), 2) for weight in logs.detach().exp()], round(float(share.detach().exp()), 2)
 
 
-def report(samples: Sequence[tuple[list[Continuation], int]]) -> None:
+def report(samples: Sequence[Moment]) -> None:
     """How often the token with the most votes is right, by its confidence."""
     buckets: dict[int, list[tuple[float, bool]]] = {}
     for voters, token in samples:
@@ -175,16 +186,20 @@ def report(samples: Sequence[tuple[list[Continuation], int]]) -> None:
 
 
 def tokens_per_round(
-    texts: Sequence[tuple[list[int], list[int]]], grams: Sequence[int], shape: TreeShape, nodes: int
-) -> float:
-    """Tokens of the answers divided by the rounds that they take, drafts of this shape."""
-    rounds = made = 0
+    texts: Texts, grams: Sequence[int], shape: TreeShape, nodes: int, floor: float, served: SharedText | None
+) -> tuple[float, float]:
+    """Tokens of the answers, and draft tokens, divided by the rounds that they take, drafts of this shape."""
+    rounds = made = drafted = 0
     for prompt, answer in texts:
         text, done = OwnText(grams), 0
         while done < len(answer):
             tokens = prompt + answer[:done]
             text.extend(tokens, len(tokens))
-            tree = voting.grow(text.find(tokens, DEPTH), shape, depth=DEPTH, nodes=nodes)
+            found = text.find(tokens, DEPTH)
+            if served is not None:
+                found += served.find("", tokens[-LONGEST_MATCH:], DEPTH)
+            tree = voting.grow(found, shape, depth=DEPTH, nodes=nodes, floor=floor)
+            drafted += len(tree)
             children, node = tree.children(), -1
             for token in answer[done:]:
                 done += 1
@@ -193,25 +208,32 @@ def tokens_per_round(
                 if node == -2:
                     break
             rounds += 1
-    return made / rounds
+        if served is not None and answer:
+            served.add("", prompt, answer)
+    return made / rounds, drafted / rounds
 
 
-def fit(path: Path, grams: Sequence[int], steps: int) -> None:
-    """Print weights, and how they do on answers that they were not fitted on."""
-    texts = [(prompt, answer) for prompt, answer in json.loads(path.read_text())]
+def fit(path: Path, grams: Sequence[int], steps: int, share: bool) -> None:
+    """Print weights, and how the present ones do on answers that they were not fitted on."""
+
+    def served() -> SharedText | None:
+        return SharedText(SHARED_GRAMS, 2**18) if share else None
+
+    texts: Texts = [(prompt, answer) for prompt, answer in json.loads(path.read_text())]
     print(f"{len(texts)} texts, {sum(len(answer) for _, answer in texts)} tokens, n-grams {tuple(grams)}")
-    samples = list(moments(texts[1::2], grams))
-    weights = fitted(samples, steps)
-    knots = tuple((length, weight) for (length, _), weight in zip(voting.KNOTS, weights, strict=True))
-    print("knots", knots)
-    report(list(moments(texts[::2], grams)))
-    for name, shape, nodes in (
-        ("chain of 4", TreeShape(), 4),
-        ("chain of 8", TreeShape(), 8),
-        ("tree of 8", SHAPE, 8),
-        ("tree of 16", SHAPE, 16),
+    weights, shared = fitted(list(moments(texts[1::2], grams, served())), steps)
+    print("knots", *zip((length for length, _ in voting.KNOTS), weights, strict=True))
+    print("weight of shared text", shared)
+    report(list(moments(texts[::2], grams, served())))
+    for name, shape, nodes, floor in (
+        ("chain of 4", TreeShape(), 4, 0.0),
+        ("chain of 8", TreeShape(), 8, 0.0),
+        ("tree of 8", SHAPE, 8, 0.0),
+        ("tree of 16", SHAPE, 16, 0.0),
+        (f"tree of 16, floor {FLOOR}", SHAPE, 16, FLOOR),
     ):
-        print(f"  {name}: {tokens_per_round(texts[::2], grams, shape, nodes):.3f} tokens per round")
+        made, drafted = tokens_per_round(texts[::2], grams, shape, nodes, floor, served())
+        print(f"  {name}: {made:.3f} tokens per round of {drafted:.2f} draft tokens")
 
 
 def main() -> None:
@@ -221,13 +243,16 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("--max-tokens", type=int, default=160)
     parser.add_argument("--batch", type=int, default=10)
-    parser.add_argument("--grams", default="2,3,4", help="lengths of n-grams that are indexed")
+    parser.add_argument("--grams", default="1,2,3,4", help="lengths of n-grams that are indexed")
+    parser.add_argument("--share", action="store_true", help="look at earlier answers too")
     parser.add_argument("--steps", type=int, default=400)
     arguments = parser.parse_args()
     if arguments.command == "write":
         write(arguments.path, arguments.model, arguments.max_tokens, arguments.batch)
     else:
-        fit(arguments.path, [int(one) for one in arguments.grams.split(",")], arguments.steps)
+        fit(
+            arguments.path, [int(one) for one in arguments.grams.split(",")], arguments.steps, arguments.share
+        )
 
 
 if __name__ == "__main__":

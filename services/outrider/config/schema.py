@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from outrider.core.params import FUSED, JOINED, OFF
+
 Port = Annotated[int, Field(ge=0, le=65535, description="TCP port; 0: any free one")]
 Dtype = Literal["bfloat16", "float32", "float16"]
 
@@ -45,7 +47,17 @@ class VerifierConfig(EngineConfig):
     max_queue: int = Field(256, ge=0, description="sessions that wait; more are refused")
     draft_length: int = Field(4, ge=0, description="draft tokens a round when the request does not say")
     max_draft_tokens: int = Field(32, ge=1, description="most draft tokens a round")
-    drafter: str = Field("", description="drafter used when the request does not say; empty: the first one")
+    drafter: str = Field(
+        "",
+        description="used if the request does not say: a drafter, several joined by +, or fused (empty too)",
+    )
+    tree_nodes: int = Field(16, ge=1, description="most draft tokens of a tree merged of several proposals")
+    min_acceptance: float = Field(
+        0.05,
+        ge=0,
+        le=1,
+        description="draft tokens less likely than this to be accepted are left out of it",
+    )
     patience_ms: float = Field(250.0, gt=0, description="longest wait for a proposal")
     max_misses: int = Field(4, ge=1, description="missed proposals in a row that rest a drafter")
     rest_ms: float = Field(
@@ -79,7 +91,7 @@ class DrafterConfig(EngineConfig):
     tree_top_k: int = Field(4, ge=1, le=64, description="dynamic trees: most children of a node")
     max_sessions: int = Field(256, ge=1, description="sessions held; the least recently used one is dropped")
     run_ahead: int = Field(0, ge=0, description="tokens drafted past the proposal while the verifier works")
-    ngram_min: int = Field(2, ge=1, description="prompt_lookup: shortest match")
+    ngram_min: int = Field(1, ge=1, description="prompt_lookup: shortest match")
     ngram_max: int = Field(4, ge=1, le=32, description="prompt_lookup: longest n-gram that is looked for")
     suffix_shared: bool = Field(
         False, description="suffix: keep text that was served, for later sessions of the same tenant"
@@ -148,10 +160,12 @@ class OutriderConfig(_Section):
 
     @model_validator(mode="after")
     def _check_names(self) -> OutriderConfig:
-        if self.verifier.drafter and self.verifier.drafter not in self.drafters:
-            raise ValueError(
-                f"verifier.drafter is {self.verifier.drafter!r}, not one of {sorted(self.drafters)}"
-            )
+        for name in self.drafters:
+            if name in (FUSED, OFF) or JOINED in name or not name:
+                raise ValueError(f"a drafter may not be called {name!r}: requests mean something else by it")
+        default = self.verifier.drafter
+        if default not in ("", FUSED) and not set(default.split(JOINED)) <= set(self.drafters):
+            raise ValueError(f"verifier.drafter is {default!r}, not one of {[*sorted(self.drafters), FUSED]}")
         return self
 
     @property

@@ -15,7 +15,7 @@ from outrider.drafting.method import DraftingMethod
 log = logging.getLogger(__name__)
 
 LOOKUP_TOKENS = 1_048_576
-"""Tokens that prompt lookup indexes over all sessions: about 300 MB."""
+"""Tokens that prompt lookup indexes over all sessions: 100 to 500 MB."""
 
 
 def build_method(config: DrafterConfig, target: str) -> DraftingMethod:
@@ -86,7 +86,6 @@ def _draft_model(config: DrafterConfig, target: str) -> DraftingMethod:
     # Imported here because a drafter without a model needs no torch, which takes seconds to load.
     from outrider import catalogue
     from outrider.drafting.foreign.building import build_foreign, is_foreign
-    from outrider.drafting.growth.shape import TreeShape
     from outrider.drafting.model.draft_model import DraftModel
     from outrider.drafting.picking.grammars import DraftGrammars
     from outrider.drafting.picking.vocabulary import load_vocabulary
@@ -109,7 +108,7 @@ def _draft_model(config: DrafterConfig, target: str) -> DraftingMethod:
         prefill_chunk=config.prefill_chunk,
         grammars=DraftGrammars(compiler),
         vocabulary=vocabulary,
-        shape=shape,
+        shape=TreeShape.parse(config.tree, config.tree_top_k),
         tree_nodes=config.tree_nodes,
     )
 

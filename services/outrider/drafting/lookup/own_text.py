@@ -12,6 +12,7 @@ class OwnText:
     """Index over one session's tokens, by n-grams of a few lengths.
 
     To append a token takes the same time however long the text is, as does a look-up.
+    100 to 500 bytes a token for four lengths, the more the less the text repeats itself.
     """
 
     __slots__ = ("_chains", "indexed")

@@ -22,7 +22,7 @@ class SharedText:
 
     What is found is exact: each occurrence within the last `window` positions (pieces, their contexts and one
     position between two) whose n-gram lies in its piece, the last MOST_MATCHES for each n-gram length.
-    About 20 bytes a position, 4 more and up to 100 for each length of n-grams.
+    100 to 300 bytes a position, the more the less the text repeats itself.
     """
 
     def __init__(self, grams: Sequence[int], window: int) -> None:

@@ -12,10 +12,12 @@ from outrider.drafting.growth.shape import TreeShape
 from outrider.drafting.lookup.method import TextLookup
 from outrider.drafting.lookup.shared_text import SharedText
 
-GRAMS = (2, 4, 8)
+GRAMS = (1, 2, 4, 8)
 """Lengths of n-grams that lead to occurrences. The longest leads to few, which are then compared on."""
-FLOOR = 0.1
-"""Draft tokens that are less likely to be reached are not proposed (the same figure as in vLLM)."""
+SHARED_GRAMS = GRAMS[1:]
+"""Of served text: that a single token occurred in it says nothing."""
+FLOOR = 0.05
+"""Draft tokens that are less likely to be reached are not proposed."""
 
 
 def suffix_decoding(*, max_tokens: int, share: bool, shape: TreeShape, tree_nodes: int) -> TextLookup:
@@ -34,5 +36,5 @@ def suffix_decoding(*, max_tokens: int, share: bool, shape: TreeShape, tree_node
         shape=shape,
         tree_nodes=tree_nodes,
         floor=FLOOR,
-        shared=SharedText(GRAMS, max_tokens) if share else None,
+        shared=SharedText(SHARED_GRAMS, max_tokens) if share else None,
     )

@@ -17,7 +17,7 @@ from outrider.core.trees import TokenTree
 from outrider.drafting.growth.shape import TreeShape
 from outrider.drafting.lookup.continuation import LONGEST_MATCH, Continuation
 
-KNOTS = ((1, 0.25), (2, 0.5), (3, 0.9), (4, 1.3), (6, 2.0), (8, 3.0), (12, 5.0), (16, 8.0), (32, 16.0))
+KNOTS = ((1, 0.2), (2, 1.1), (3, 3.1), (4, 4.3), (6, 6.0), (8, 8.7), (12, 12.6), (16, 15.8), (32, 100.0))
 
 
 def _weights() -> tuple[float, ...]:
