@@ -136,6 +136,16 @@ def bench(context: typer.Context) -> None:
     measuring(args=context.args, prog_name="outrider bench")
 
 
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False
+)
+def train(context: typer.Context) -> None:
+    """Train drafters on what the target writes, and measure them."""
+    from outrider.training.cli import app as training
+
+    training(args=context.args, prog_name="outrider train")
+
+
 @config_app.command("show")
 def show(config: ConfigOption = None, overrides: SetOption = None) -> None:
     """Print the whole configuration, defaults included, as YAML."""

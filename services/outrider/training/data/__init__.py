@@ -1,1 +1,1 @@
-"""Conversations that the target writes, and its hidden states while it does."""
+"""Training data that the target writes itself."""

@@ -1,9 +1,9 @@
-"""Conversations on disk, with the target's hidden states: training never runs the target."""
+"""Conversations on disk: safetensors files that are read where they lie, so that none has to fit memory."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,106 +14,131 @@ from safetensors.torch import save_file
 
 from outrider.core.errors import ConfigError
 
-_SUFFIX = ".safetensors"
+_FEATURE = "feature."
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
-    """Token ids of a whole conversation, and what the target held at each of them."""
+class Sample:
+    """A conversation, or its end."""
 
     token_ids: torch.Tensor  # int64 [n]
-    answer: torch.Tensor  # bool [n]: the target's answers, which are what is learned
-    features: torch.Tensor  # bf16 [n, features, hidden_size]
-    temperature: float  # that the answers were drawn with
+    response: torch.Tensor  # bool [n]: written as an answer
+    features: Mapping[str, torch.Tensor]  # of each token, bf16 [n, hidden_size]
     category: str
+    temperature: float
+    seed: int
 
 
-class Corpus:
-    """All shards of some folders, read where they lie."""
+class Shard:
+    """A file of conversations. Tensors are read when asked for."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
+    def __init__(self, path: Path) -> None:
         """Raises:
-        ConfigError: there are no shards, they cannot be read, or they hold different features.
+        ConfigError: the file cannot be read, or is no shard.
         """
-        self._files: list[Any] = []
-        self.names: tuple[str, ...] = ()  # of the features, in order
-        self.sizes: list[int] = []  # tokens of each conversation
-        self.temperatures: list[float] = []
-        self.categories: list[str] = []
-        self._where: list[tuple[int, int]] = []  # file and first token of each conversation
-        paths = [path for folder in folders for path in sorted(folder.glob("*" + _SUFFIX))]
-        if not paths:
-            raise ConfigError(
-                f"no shards in {', '.join(map(str, folders))}: make some with `outrider train data`"
-            )
-        for path in paths:
-            self._add(path)
+        self.path = path
+        try:
+            with safe_open(path, framework="pt") as file:
+                self._about: dict[str, Any] = json.loads(file.metadata()["conversations"])
+                self._offsets: list[int] = file.get_tensor("offsets").tolist()
+                self._ids: torch.Tensor = file.get_tensor("token_ids")
+                self._response: torch.Tensor = file.get_tensor("response")
+                self._names = [name for name in file.keys() if name.startswith(_FEATURE)]  # noqa: SIM118 (no mapping)
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"{path} is no shard of training data: {error}") from error
 
     def __len__(self) -> int:
-        return len(self._where)
+        return len(self._offsets) - 1
 
-    def __getitem__(self, index: int) -> Conversation:
-        file, start = self._where[index]
-        stop = start + self.sizes[index]
-        part = {
-            name: self._files[file].get_slice(name)[start:stop]
-            for name in ("token_ids", "answers", "features")
-        }
-        return Conversation(
-            part["token_ids"].long(),
-            part["answers"].bool(),
-            part["features"],
-            self.temperatures[index],
-            self.categories[index],
+    @property
+    def response_tokens(self) -> int:
+        """Tokens of answers in all conversations."""
+        return int(self._response.sum())
+
+    @property
+    def features(self) -> frozenset[str]:
+        """Hidden states that were stored."""
+        return frozenset(name.removeprefix(_FEATURE) for name in self._names)
+
+    def length(self, index: int) -> int:
+        """Tokens of a conversation."""
+        return self._offsets[index + 1] - self._offsets[index]
+
+    def answered_ids(self) -> torch.Tensor:
+        """Ids of all tokens of answers, int64 [n]."""
+        return self._ids[self._response].long()
+
+    def answer(self, index: int) -> list[int]:
+        """The last answer of a conversation."""
+        window = slice(self._offsets[index], self._offsets[index + 1])
+        response = self._response[window].long()
+        start = (
+            int((response.diff() > 0).nonzero().flatten()[-1]) + 1 if int(response.sum()) else len(response)
+        )
+        ids: list[int] = self._ids[window][start:].tolist()
+        return ids
+
+    def sample(self, index: int, names: Sequence[str] = (), most: int = 0) -> Sample:
+        """A conversation with these features; of one longer than `most` (0: no limit) the last tokens.
+
+        Raises:
+            ConfigError: a feature that was not stored.
+        """
+        missing = sorted(set(names) - self.features)
+        if missing:
+            raise ConfigError(f"{self.path} holds no features {missing}, only {sorted(self.features)}")
+        start, stop = self._offsets[index], self._offsets[index + 1]
+        start = max(start, stop - most) if most else start
+        features: dict[str, torch.Tensor] = {}
+        if names:
+            with safe_open(self.path, framework="pt") as file:
+                for name in names:
+                    features[name] = file.get_slice(_FEATURE + name)[start:stop]
+        return Sample(
+            self._ids[start:stop].long(),
+            self._response[start:stop],
+            features,
+            self._about["categories"][index],
+            self._about["temperatures"][index],
+            self._about["seeds"][index],
         )
 
-    def _add(self, path: Path) -> None:
-        try:
-            file = safe_open(path, framework="pt")
-            about = json.loads((file.metadata() or {})["conversations"])
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
-            raise ConfigError(f"{path} is no shard of conversations: {error}") from error
-        names = tuple(about["features"])
-        if self.names not in ((), names):
-            raise ConfigError(f"{path} holds features {names}, the shards before it {self.names}")
-        self.names = names
-        self._files.append(file)
-        start = 0
-        for size, temperature, category in zip(
-            about["sizes"], about["temperatures"], about["categories"], strict=True
-        ):
-            self._where.append((len(self._files) - 1, start))
-            self.sizes.append(size)
-            self.temperatures.append(temperature)
-            self.categories.append(category)
-            start += size
 
-
-def write_shard(path: Path, conversations: Sequence[Conversation], names: Sequence[str]) -> None:
-    """Write one shard; it is there as a whole, or not at all.
-
-    Args:
-        path: ends in .safetensors.
-        conversations: at least one.
-        names: of the features, in order.
-    """
-    about = {
-        "features": list(names),
-        "sizes": [len(one.token_ids) for one in conversations],
-        "temperatures": [one.temperature for one in conversations],
-        "categories": [one.category for one in conversations],
-    }
+def write_shard(path: Path, samples: Sequence[Sample]) -> None:
+    """Write conversations; the file appears whole or not at all."""
+    lengths = torch.tensor([0, *(len(sample.token_ids) for sample in samples)])
+    empty = torch.empty(0, dtype=torch.int64)
     tensors = {
-        "token_ids": torch.cat([one.token_ids for one in conversations]).to(torch.int32),
-        "answers": torch.cat([one.answer for one in conversations]).to(torch.uint8),
-        "features": torch.cat([one.features for one in conversations]),
+        "offsets": lengths.cumsum(0),
+        "token_ids": torch.cat([empty, *(sample.token_ids for sample in samples)]).int(),
+        "response": torch.cat([empty.bool(), *(sample.response for sample in samples)]),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
+    for name in samples[0].features if samples else ():
+        tensors[_FEATURE + name] = torch.cat([sample.features[name] for sample in samples])
+    about = {
+        "categories": [sample.category for sample in samples],
+        "temperatures": [sample.temperature for sample in samples],
+        "seeds": [sample.seed for sample in samples],
+    }
     partial = path.with_suffix(".partial")
-    save_file(tensors, partial, {"conversations": json.dumps(about)})
+    save_file(tensors, partial, metadata={"conversations": json.dumps(about)})
     partial.rename(path)
 
 
 def shard_path(folder: Path, number: int) -> Path:
-    """Where shard `number` of a folder lies."""
-    return folder / f"{number:05d}{_SUFFIX}"
+    """Where the shard of that number lies."""
+    return folder / f"{number:05d}.safetensors"
+
+
+def open_shards(folders: Sequence[Path]) -> list[Shard]:
+    """All shards in these folders, in order.
+
+    Raises:
+        ConfigError: there is none, or one cannot be read.
+    """
+    shards = [Shard(path) for folder in folders for path in sorted(folder.glob("[0-9]*.safetensors"))]
+    if not shards:
+        raise ConfigError(
+            f"no training data in {', '.join(map(str, folders))}: `outrider train data` writes it"
+        )
+    return shards
