@@ -55,6 +55,16 @@ class _Held:
         self.length = length
 
 
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A node whose children are to be drawn."""
+
+    tree: GrowingTree
+    node: int
+    row: DraftRow
+    state: torch.Tensor  # [hidden_size]
+
+
 _Work = tuple[DraftSession, _Held, TrueRows | DraftRows]
 
 
@@ -143,6 +153,24 @@ class Eagle:
             raise OverloadedError(f"{waiting} rows of features wait, {self._engine.pool_tokens} fit")
 
     def step(self, sessions: Sequence[DraftSession]) -> StepReport:
+        planned, starved = self._plan(sessions)
+        start_ns = time.perf_counter_ns()
+        if planned:
+            self._forward(planned)
+        fresh = [leaf for session in sessions for leaf in self._leaves(session)]
+        logits = self._engine.logits(torch.stack([leaf.state for leaf in fresh])) if fresh else None
+        forward_ns = start_ns, time.perf_counter_ns()
+        if logits is None:
+            return StepReport(len(planned), starved, forward_ns if planned else (0, 0))
+        rows = [leaf.row for leaf in fresh]
+        edit_drafts(logits, rows, self._columns, self._grammars)
+        for leaf, own in zip(fresh, draw_candidates(logits, rows, self._vocabulary), strict=True):
+            leaf.tree.grow(leaf.node, own.token_ids, own.confidences, own.laws)
+        grown = len({id(leaf.tree) for leaf in fresh})
+        return StepReport(max(len(planned), grown), starved, forward_ns)
+
+    def _plan(self, sessions: Sequence[DraftSession]) -> tuple[list[_Work], list[DraftSession]]:
+        """What runs, and the sessions for which there is no room."""
         planned: list[_Work] = []
         starved = []
         for session, count in self._shares(sessions):
@@ -154,8 +182,7 @@ class Eagle:
                 planned.append((session, held, self._true_rows(session, held, count)))
             elif held.tree is not None and held.tree.level:
                 planned.append((session, held, _draft_rows(held, held.tree)))
-        forward_ns = self._forward(planned) if planned else (0, 0)
-        return StepReport(max(len(planned), self._grow(sessions)), starved, forward_ns)
+        return planned, starved
 
     def _shares(self, sessions: Sequence[DraftSession]) -> list[tuple[DraftSession, int]]:
         """How many true rows each session runs; 0: it drafts. Prefill takes less while others wait."""
@@ -178,45 +205,28 @@ class Eagle:
         start = first + held.sequence.kv_len + 1
         return TrueRows(held.sequence, session.tokens[start : start + count], held.rows.take(count), first)
 
-    def _forward(self, planned: Sequence[_Work]) -> tuple[int, int]:
-        """Run; returns when that began and ended (time.perf_counter_ns)."""
-        start_ns = time.perf_counter_ns()
+    def _forward(self, planned: Sequence[_Work]) -> None:
         outputs = self._engine.step([item for _, _, item in planned])
         for (session, held, item), states in zip(planned, outputs, strict=True):
-            if isinstance(item, DraftRows):
-                assert held.tree is not None
-                held.states.update(zip(held.tree.frontier, states, strict=True))
-            else:
+            if isinstance(item, TrueRows):
                 held.forget_drafts(len(session.tokens))
                 if held.rows.first + held.sequence.kv_len == len(session.tokens) - 1:
                     held.states[ROOT] = states[-1]
-        return start_ns, time.perf_counter_ns()
+            elif held.tree is not None:
+                held.states.update(zip(held.tree.frontier, states, strict=True))
 
-    def _grow(self, sessions: Sequence[DraftSession]) -> int:
-        """Let trees grow by a level wherever their frontier has its states; returns how many did."""
-        rows: list[DraftRow] = []
-        places: list[tuple[GrowingTree, int]] = []
-        states: list[torch.Tensor] = []
-        grown = 0
-        for session in sessions:
-            held = self._held[session]
-            if not session.goal or ROOT not in held.states or held.rows.waiting:
-                continue
-            tree = self._tree(session, held)
-            if tree.done or tree.frontier[0] not in held.states:
-                continue
-            grown += 1
-            for node in tree.frontier:
-                rows.append(DraftRow.of_tree(session, tree, node))
-                places.append((tree, node))
-                states.append(held.states[node])
-        if rows:
-            logits = self._engine.logits(torch.stack(states))
-            edit_drafts(logits, rows, self._columns, self._grammars)
-            drawn = draw_candidates(logits, rows, self._vocabulary)
-            for (tree, node), own in zip(places, drawn, strict=True):
-                tree.grow(node, own.token_ids, own.confidences, own.laws)
-        return grown
+    def _leaves(self, session: DraftSession) -> list[_Leaf]:
+        """The frontier of the session's tree, if its states are there."""
+        held = self._held[session]
+        if not session.goal or ROOT not in held.states or held.rows.waiting:
+            return []
+        tree = self._tree(session, held)
+        if tree.done or tree.frontier[0] not in held.states:
+            return []
+        return [
+            _Leaf(tree, node, DraftRow.of_tree(session, tree, node), held.states[node])
+            for node in tree.frontier
+        ]
 
     def _tree(self, session: DraftSession, held: _Held) -> GrowingTree:
         """The session's tree as it is wanted now."""
