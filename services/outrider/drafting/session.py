@@ -57,6 +57,7 @@ class DraftSession:
     request: DraftRequest | None = None
     acceptance: Acceptance = Acceptance.COUPLED
     laws: list[SparseProbs] = field(default_factory=list, repr=False)  # of `ahead`, if its tokens are drawn
+    confidences: list[float] = field(default_factory=list, repr=False)  # of `ahead`
     since: int = 0  # tokens that were committed when the numbers in use began
     sent: int = 0  # tokens of `ahead` that were proposed
     prompt_len: int = 0  # of `tokens`
@@ -93,11 +94,17 @@ class DraftSession:
             same = len(self)
             del self.ahead[:agreed]
             del self.laws[:agreed]
+            del self.confidences[:agreed]
         else:
-            self.ahead.clear()
-            self.laws.clear()
+            self.forget_ahead()
         if spent:
             self.since = len(self.tokens) + len(token_ids)
         self.sent = 0
         self.tokens.extend(token_ids)
         return same
+
+    def forget_ahead(self) -> None:
+        """Drop what was drafted."""
+        self.ahead.clear()
+        self.laws.clear()
+        self.confidences.clear()

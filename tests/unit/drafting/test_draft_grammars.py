@@ -56,15 +56,15 @@ def test_the_mask_is_for_what_comes_after_committed_and_drafted_tokens(
     grammars, own = DraftGrammars(compiler), session(WORD, [9, 8, a], prompt_len=2)
     grammars.open(own)
     compiler.submit(WORD).result(timeout=60)
-    assert allowed(grammars.mask(own)) == {b}
+    assert allowed(grammars.mask(own, own.ahead)) == {b}
     own.ahead = [b, a]
-    assert allowed(grammars.mask(own)) == {b}
+    assert allowed(grammars.mask(own, own.ahead)) == {b}
     own.ahead = [b, a, b]
-    after = allowed(grammars.mask(own))
+    after = allowed(grammars.mask(own, own.ahead))
     assert after is not None and {a, c} <= after and b not in after
     # The draft was right up to `b`, then the target went another way.
-    grammars.advance(own, own.commit([b, c]))
-    assert allowed(grammars.mask(own)) == {EOS_TOKEN_ID}
+    own.commit([b, c])
+    assert allowed(grammars.mask(own, own.ahead)) == {EOS_TOKEN_ID}
 
 
 def test_a_draft_that_agrees_is_not_followed_again(compiler: GrammarCompiler, ids: dict[str, int]) -> None:
@@ -73,10 +73,10 @@ def test_a_draft_that_agrees_is_not_followed_again(compiler: GrammarCompiler, id
     grammars.open(own)
     compiler.submit(WORD).result(timeout=60)
     own.ahead = [b, a, b]
-    before = allowed(grammars.mask(own))
-    grammars.advance(own, own.commit([b, a]))
+    before = allowed(grammars.mask(own, own.ahead))
+    own.commit([b, a])
     assert own.ahead == [b]
-    assert allowed(grammars.mask(own)) == before
+    assert allowed(grammars.mask(own, own.ahead)) == before
 
 
 def test_tokens_that_were_drafted_without_a_mask_cost_the_mask_until_they_are_gone(
@@ -87,9 +87,9 @@ def test_tokens_that_were_drafted_without_a_mask_cost_the_mask_until_they_are_go
     grammars.open(own)
     compiler.submit(WORD).result(timeout=60)
     own.ahead = [a, a, b]
-    assert grammars.mask(own) is None
-    grammars.advance(own, own.commit([a, b]))
-    after = allowed(grammars.mask(own))
+    assert grammars.mask(own, own.ahead) is None
+    own.commit([a, b])
+    after = allowed(grammars.mask(own, own.ahead))
     assert after is not None and a in after and b not in after
 
 
@@ -103,10 +103,10 @@ def test_while_a_grammar_is_compiled_there_is_no_mask(folder: Path, ids: dict[st
     compiler = GrammarCompiler(load)
     grammars, own = DraftGrammars(compiler), session(WORD, [9], prompt_len=1)
     grammars.open(own)
-    assert grammars.mask(own) is None
+    assert grammars.mask(own, own.ahead) is None
     gate.set()
     compiler.submit(WORD).result(timeout=60)
-    after = allowed(grammars.mask(own))
+    after = allowed(grammars.mask(own, own.ahead))
     assert after is not None and ids["a"] in after and ids["b"] not in after
     compiler.close()
 
@@ -121,9 +121,9 @@ def test_without_a_grammar_that_compiles_there_is_no_mask(
     grammars.open(own)
     if grammar is not None:
         assert compiler.submit(grammar).exception(timeout=60) is not None
-    assert grammars.mask(own) is None
-    assert grammars.mask(own) is None
-    grammars.advance(own, own.commit([5]))
+    assert grammars.mask(own, own.ahead) is None
+    assert grammars.mask(own, own.ahead) is None
+    own.commit([5])
     grammars.close(own)
     grammars.close(own)
 
@@ -134,4 +134,4 @@ def test_a_compiler_that_is_full_costs_the_mask_only(
     monkeypatch.setattr("outrider.structured.compiler._MOST_WAITING", 0)
     grammars, own = DraftGrammars(compiler), session(WORD, [9], prompt_len=1)
     grammars.open(own)
-    assert grammars.mask(own) is None
+    assert grammars.mask(own, own.ahead) is None

@@ -61,6 +61,11 @@ class TreeShape:
         """Most children of a node at `depth` - 1, that is nodes at `depth` under one parent."""
         return self.branches[depth] if self.branches else self.top_k
 
+    @property
+    def most_children(self) -> int:
+        """Most children of any node."""
+        return max(self.branches, default=self.top_k)
+
     def followed(self) -> int | None:
         """Most nodes of a level that are followed; None: all."""
         return None if self.branches else self.top_k

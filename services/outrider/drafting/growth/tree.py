@@ -92,6 +92,16 @@ class GrowingTree:
         return self._shape.children(self._level)
 
     @property
+    def most_children(self) -> int:
+        """Most children of any node."""
+        return self._shape.most_children
+
+    @property
+    def drawn(self) -> bool:
+        """Whether its tokens are drawn."""
+        return self._drawn
+
+    @property
     def ran(self) -> int:
         """Nodes that were frontier before."""
         return len(self._run) - sum(node != ROOT for node in self._frontier)

@@ -12,33 +12,33 @@ from outrider.core.errors import OutriderError
 from outrider.core.history import TokenHistory
 from outrider.core.logit_table import Columns
 from outrider.drafting.picking.grammars import DraftGrammars
-from outrider.drafting.session import DraftSession
+from outrider.drafting.picking.rows import DraftRow
 
 log = logging.getLogger(__name__)
 
 
 def edit_drafts(
     logits: torch.Tensor,
-    sessions: Sequence[DraftSession],
+    rows: Sequence[DraftRow],
     columns: Columns | None = None,
     grammars: DraftGrammars | None = None,
 ) -> None:
-    """Edit the row of each session in place. What cannot be edited stays as it is, at the cost of acceptance.
+    """Edit rows in place, each by its own history. What cannot be edited stays, at the cost of acceptance.
 
     Args:
-        logits: float32 [R, V], each the one after all tokens that its session has committed and drafted.
-        sessions: R sessions.
+        logits: float32 [R, V].
+        rows: what the R rows come after.
         columns: ids of a reduced draft vocabulary.
         grammars: of the sessions, as far as they are followed.
     """
-    edited = [row for row, session in enumerate(sessions) if is_edited(session.sampling)]
+    edited = [index for index, row in enumerate(rows) if is_edited(row.session.sampling)]
     if not edited:
         return
-    rows: list[LogitRow | None] = [None] * len(sessions)
-    for row in edited:
-        rows[row] = _logit_row(sessions[row], grammars)
+    plans: list[LogitRow | None] = [None] * len(rows)
+    for place in edited:
+        plans[place] = _logit_row(rows[place], grammars)
     try:
-        edit_logits(logits, rows, columns)
+        edit_logits(logits, plans, columns)
     except OutriderError:
         log.exception("draft logits cannot be edited")
     # The draft vocabulary may lack all that is allowed. Then any token does.
@@ -49,9 +49,10 @@ def edit_drafts(
             logits.index_fill_(0, dead, 0.0)
 
 
-def _logit_row(session: DraftSession, grammars: DraftGrammars | None) -> LogitRow:
+def _logit_row(row: DraftRow, grammars: DraftGrammars | None) -> LogitRow:
+    session = row.session
     if session.history is None:
         session.history = TokenHistory(session.prompt_len)
     session.history.keep_up(session.tokens)
-    mask = grammars.mask(session) if grammars is not None else None
-    return LogitRow(session.sampling, session.history, session.ahead, mask)
+    mask = grammars.mask(session, row.above) if grammars is not None else None
+    return LogitRow(session.sampling, session.history, row.above, mask)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 class _Followed:
     compiling: Future[CompiledGrammar]
     matcher: GrammarMatcher | None = None  # once it is compiled
+    committed: int = 0  # generated tokens that the matcher has accepted
+    drafted: list[int] = field(default_factory=list)  # draft tokens that it has accepted after these
 
 
 class DraftGrammars:
@@ -43,15 +46,8 @@ class DraftGrammars:
         except OutriderError as error:
             log.info("session %s is drafted for without its grammar: %s", session.key.session_id, error)
 
-    def advance(self, session: DraftSession, same: int) -> None:
-        """Of the session's tokens, committed and drafted, only the first `same` are what they were."""
-        followed = self._followed.get(session)
-        if followed is not None and followed.matcher is not None:
-            too_many = len(followed.matcher) - max(0, same - session.prompt_len)
-            followed.matcher.rollback(max(0, too_many))
-
-    def mask(self, session: DraftSession) -> torch.Tensor | None:
-        """What the session's grammar allows after all that is committed and drafted.
+    def mask(self, session: DraftSession, above: Sequence[int]) -> torch.Tensor | None:
+        """What the session's grammar allows after its committed tokens and these draft tokens.
 
         Returns:
             int32 [ceil(V / 32)], bit x % 32 of word x // 32 for id x; None: anything, or it is not known.
@@ -63,7 +59,7 @@ class DraftGrammars:
             if followed.matcher is None:
                 compiled = followed.compiling.result()
                 followed.matcher = compiled.matcher(session.sampling.edits.end_token_ids)
-            return _mask(followed.matcher, session)
+            return _mask(followed, followed.matcher, session, above)
         except OutriderError as error:
             log.info("session %s is drafted for without its grammar: %s", session.key.session_id, error)
             self.close(session)
@@ -74,10 +70,28 @@ class DraftGrammars:
         self._followed.pop(session, None)
 
 
-def _mask(matcher: GrammarMatcher, session: DraftSession) -> torch.Tensor | None:
-    for token_id in session.window(session.prompt_len + len(matcher), len(session)):
+def _mask(
+    followed: _Followed, matcher: GrammarMatcher, session: DraftSession, above: Sequence[int]
+) -> torch.Tensor | None:
+    """Only what differs from the path that the matcher stands on is gone through."""
+    start = session.prompt_len + followed.committed
+    fresh = len(session.tokens) - start
+    wanted = [*session.tokens[start:], *above]
+    accepted = 0
+    for token_id, drafted in zip(wanted, followed.drafted, strict=False):
+        if token_id != drafted:
+            break
+        accepted += 1
+    matcher.rollback(len(followed.drafted) - accepted)
+    for token_id in wanted[accepted:]:
         if not matcher.accept(token_id):
-            return None  # drafted before there was a mask: the target will refuse it
+            break  # drafted before there was a mask: the target will refuse it
+        accepted += 1
+    moved = min(accepted, fresh)
+    followed.committed += moved
+    followed.drafted = wanted[moved:accepted]
+    if accepted < len(wanted):
+        return None
     mask = np.empty(matcher.words, dtype=np.int32)
     matcher.fill_mask(mask)
     return torch.from_numpy(mask)
