@@ -47,6 +47,9 @@ class VerifierConfig(EngineConfig):
     max_queue: int = Field(256, ge=0, description="sessions that wait; more are refused")
     draft_length: int = Field(4, ge=0, description="draft tokens a round when the request does not say")
     max_draft_tokens: int = Field(32, ge=1, description="most draft tokens a round")
+    step_rows: int = Field(
+        64, ge=0, description="most rows of a step with drafts: more sessions have fewer each; 0: no bound"
+    )
     drafter: str = Field(
         "",
         description="used if the request does not say: a drafter, several joined by +, or fused (empty too)",
