@@ -54,6 +54,18 @@ class Usage:
 
 
 @dataclass(slots=True)
+class DrafterStats:
+    """Counts of one drafter in one session; the proto message of the same name explains each."""
+
+    name: str
+    asked: int = 0
+    proposals: int = 0
+    missed: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+
+
+@dataclass(slots=True)
 class SpeculationStats:
     """Counts of speculation of one session; the proto message of the same name explains each."""
 
@@ -64,3 +76,4 @@ class SpeculationStats:
     run_ahead_hits: int = 0
     missed: int = 0
     drafter: str = ""
+    drafters: list[DrafterStats] = field(default_factory=list)

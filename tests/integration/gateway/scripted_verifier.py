@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from outrider.core.errors import OutriderError
 from outrider.core.models import ModelInfo
 from outrider.core.params import TokenLogprobs
-from outrider.core.sessions import FinishReason, SpeculationStats, Usage
+from outrider.core.sessions import DrafterStats, FinishReason, SpeculationStats, Usage
 from outrider.wire import channels, convert
 from outrider.wire.errors import abort
 from outrider.wire.messages import (
@@ -84,7 +84,8 @@ class ScriptedVerifier(VerifierService):
             session.ended.set()
 
     async def _play(self, session: Session, context):
-        asked, stats = session.request, SpeculationStats(drafter="scripted")
+        asked, own = session.request, DrafterStats("scripted")
+        stats = SpeculationStats(drafter="scripted", drafters=[own])
         if asked.logprobs.prompt_top is not None:
             yield PromptLogprobs(1, logprobs_of(asked.prompt[1:], asked.logprobs.prompt_top))
         reason = FinishReason.LENGTH
@@ -101,6 +102,8 @@ class ScriptedVerifier(VerifierService):
             stats.drafts += 1
             stats.draft_tokens += DRAFTED_PER_ROUND
             stats.accepted_tokens += min(accepted, len(token_ids))
+            own.asked = own.proposals = stats.drafts
+            own.draft_tokens, own.accepted_tokens = stats.draft_tokens, stats.accepted_tokens
             if token_ids:
                 told = logprobs_of(token_ids, asked.logprobs.top)
                 yield SessionTokens(session.sent, tuple(token_ids), min(accepted, len(token_ids)), told)

@@ -101,6 +101,16 @@ async def test_extensions(client, stream):
         "run_ahead_hits": 0,
         "missed": 0,
         "drafter": "scripted",
+        "drafters": [
+            {
+                "name": "scripted",
+                "asked": rounds,
+                "proposals": rounds,
+                "missed": 0,
+                "draft_tokens": 4 * rounds,
+                "accepted_tokens": len(ids) - rounds,
+            }
+        ],
     }
 
 

@@ -3,8 +3,8 @@
 import math
 
 from outrider.core.params import TokenLogprobs
-from outrider.core.sessions import FinishReason, SpeculationStats, Usage
-from outrider.gateway.openai.answers import Answer, Answers, total_usage
+from outrider.core.sessions import DrafterStats, FinishReason, SpeculationStats, Usage
+from outrider.gateway.openai.answers import Answer, Answers, total_speculation, total_usage
 from outrider.gateway.openai.counts import choice_stats_body
 from outrider.wire.messages import GenerationDelta, GenerationFinished
 
@@ -42,6 +42,18 @@ def test_the_histogram_leaves_out_rounds_that_had_no_proposal():
     assert body["acceptance_histogram"] == {"0": 1, "1": 1, "2": 1}
     assert (body["mean_acceptance_length"], body["draft_acceptance_rate"]) == (2.0, 3 / 9)
     assert choice_stats_body(answer(), 4) is None
+
+
+def test_counts_of_several_answers_add_up_by_drafter():
+    def drafted(*drafters):
+        stats = SpeculationStats(rounds=4, draft_tokens=9, drafter="fused", drafters=list(drafters))
+        return answer(drafted=(1, 0), stats=stats)
+
+    one = drafted(DrafterStats("x", 1, 2, 3, 4, 5), DrafterStats("y", 6))
+    total = total_speculation([one, drafted(DrafterStats("y", 1, 1, 1, 1, 1))])
+    assert (total.rounds, total.draft_tokens, total.drafter) == (8, 18, "fused")
+    assert total.drafters == [DrafterStats("x", 1, 2, 3, 4, 5), DrafterStats("y", 7, 1, 1, 1, 1)]
+    assert one.speculation.drafters[1] == DrafterStats("y", 6)
 
 
 def test_a_prompt_of_several_answers_counts_once():

@@ -21,7 +21,7 @@ from outrider.core.params import (
     TokenLogprobs,
 )
 from outrider.core.rounds import Proposal, StaleReason
-from outrider.core.sessions import FinishReason, SpeculationStats, Usage
+from outrider.core.sessions import DrafterStats, FinishReason, SpeculationStats, Usage
 from outrider.core.trees import SparseProbs, TokenTree
 from outrider.wire import messages as m
 
@@ -166,6 +166,15 @@ SPECULATIONS = st.builds(
     acceptance=st.sampled_from(Acceptance),
 )
 USAGES = st.builds(Usage, prompt_tokens=U32, completion_tokens=U32, cached_prompt_tokens=U32)
+DRAFTER_STATS = st.builds(
+    DrafterStats,
+    name=NAMES,
+    asked=U32,
+    proposals=U32,
+    missed=U32,
+    draft_tokens=U32,
+    accepted_tokens=U32,
+)
 STATS = st.builds(
     SpeculationStats,
     rounds=U32,
@@ -175,6 +184,7 @@ STATS = st.builds(
     run_ahead_hits=U32,
     missed=U32,
     drafter=NAMES,
+    drafters=st.lists(DRAFTER_STATS, max_size=3),
 )
 
 

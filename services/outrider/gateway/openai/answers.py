@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from outrider.core.params import TokenLogprobs
-from outrider.core.sessions import SpeculationStats, Usage
+from outrider.core.sessions import DrafterStats, SpeculationStats, Usage
 from outrider.gateway.generation import Generation
 from outrider.gateway.playing import PlayEvent
 from outrider.wire.messages import GenerationDelta, GenerationFinished, PromptLogprobs
@@ -151,6 +151,7 @@ def total_usage(answers: Sequence[Answer]) -> Usage:
 def total_speculation(answers: Sequence[Answer]) -> SpeculationStats:
     """Counts of a whole request."""
     total = SpeculationStats()
+    by_name: dict[str, DrafterStats] = {}
     for stats in (answer.speculation for answer in answers):
         total.rounds += stats.rounds
         total.drafts += stats.drafts
@@ -159,4 +160,15 @@ def total_speculation(answers: Sequence[Answer]) -> SpeculationStats:
         total.run_ahead_hits += stats.run_ahead_hits
         total.missed += stats.missed
         total.drafter = stats.drafter or total.drafter
+        for one in stats.drafters:
+            _add(one, by_name.setdefault(one.name, DrafterStats(one.name)))
+    total.drafters = list(by_name.values())
     return total
+
+
+def _add(stats: DrafterStats, total: DrafterStats) -> None:
+    total.asked += stats.asked
+    total.proposals += stats.proposals
+    total.missed += stats.missed
+    total.draft_tokens += stats.draft_tokens
+    total.accepted_tokens += stats.accepted_tokens

@@ -30,6 +30,17 @@ class UsageBody(TypedDict):
     completion_tokens_details: CompletionTokensDetails
 
 
+class DrafterStatsBody(TypedDict):
+    """Extension: what came of one drafter; `DrafterStats` of common.proto explains each."""
+
+    name: str
+    asked: int
+    proposals: int
+    missed: int
+    draft_tokens: int
+    accepted_tokens: int
+
+
 class SpeculationStatsBody(TypedDict):
     """Extension: what speculation did; `SpeculationStats` of common.proto explains each."""
 
@@ -40,6 +51,7 @@ class SpeculationStatsBody(TypedDict):
     run_ahead_hits: int
     missed: int
     drafter: str
+    drafters: list[DrafterStatsBody]
 
 
 class ChoiceStatsBody(TypedDict):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outrider.core.errors import InvalidRequestError
-from outrider.core.sessions import FinishReason, SpeculationStats, Usage
+from outrider.core.sessions import DrafterStats, FinishReason, SpeculationStats, Usage
 from outrider.wire.convert import fields
 from outrider.wire.v1 import common_pb2 as pb
 
@@ -53,13 +53,25 @@ def stats_to_proto(stats: SpeculationStats) -> pb.SpeculationStats:
         run_ahead_hits=stats.run_ahead_hits,
         missed=stats.missed,
         drafter=stats.drafter,
+        drafters=[
+            pb.DrafterStats(
+                name=one.name,
+                asked=one.asked,
+                proposals=one.proposals,
+                missed=one.missed,
+                draft_tokens=one.draft_tokens,
+                accepted_tokens=one.accepted_tokens,
+            )
+            for one in stats.drafters
+        ],
     )
 
 
 def stats_from_proto(message: pb.SpeculationStats) -> SpeculationStats:
-    """Raises ProtocolError: the drafter's name is too long."""
+    """Raises ProtocolError: a drafter's name is too long."""
     with fields.from_peer("speculation"):
         drafter = fields.text("drafter", message.drafter)
+        drafters = [_drafter_stats(one) for one in message.drafters]
     return SpeculationStats(
         rounds=message.rounds,
         drafts=message.drafts,
@@ -68,4 +80,16 @@ def stats_from_proto(message: pb.SpeculationStats) -> SpeculationStats:
         run_ahead_hits=message.run_ahead_hits,
         missed=message.missed,
         drafter=drafter,
+        drafters=drafters,
+    )
+
+
+def _drafter_stats(message: pb.DrafterStats) -> DrafterStats:
+    return DrafterStats(
+        name=fields.text("drafters.name", message.name),
+        asked=message.asked,
+        proposals=message.proposals,
+        missed=message.missed,
+        draft_tokens=message.draft_tokens,
+        accepted_tokens=message.accepted_tokens,
     )

@@ -218,7 +218,7 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ...) -> None: ...
 
 class SpeculationStats(_message.Message):
-    __slots__ = ("rounds", "drafts", "draft_tokens", "accepted_tokens", "run_ahead_hits", "missed", "drafter")
+    __slots__ = ("rounds", "drafts", "draft_tokens", "accepted_tokens", "run_ahead_hits", "missed", "drafter", "drafters")
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     DRAFTS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -226,6 +226,7 @@ class SpeculationStats(_message.Message):
     RUN_AHEAD_HITS_FIELD_NUMBER: _ClassVar[int]
     MISSED_FIELD_NUMBER: _ClassVar[int]
     DRAFTER_FIELD_NUMBER: _ClassVar[int]
+    DRAFTERS_FIELD_NUMBER: _ClassVar[int]
     rounds: int
     drafts: int
     draft_tokens: int
@@ -233,7 +234,24 @@ class SpeculationStats(_message.Message):
     run_ahead_hits: int
     missed: int
     drafter: str
-    def __init__(self, rounds: _Optional[int] = ..., drafts: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., run_ahead_hits: _Optional[int] = ..., missed: _Optional[int] = ..., drafter: _Optional[str] = ...) -> None: ...
+    drafters: _containers.RepeatedCompositeFieldContainer[DrafterStats]
+    def __init__(self, rounds: _Optional[int] = ..., drafts: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., run_ahead_hits: _Optional[int] = ..., missed: _Optional[int] = ..., drafter: _Optional[str] = ..., drafters: _Optional[_Iterable[_Union[DrafterStats, _Mapping]]] = ...) -> None: ...
+
+class DrafterStats(_message.Message):
+    __slots__ = ("name", "asked", "proposals", "missed", "draft_tokens", "accepted_tokens")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ASKED_FIELD_NUMBER: _ClassVar[int]
+    PROPOSALS_FIELD_NUMBER: _ClassVar[int]
+    MISSED_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    asked: int
+    proposals: int
+    missed: int
+    draft_tokens: int
+    accepted_tokens: int
+    def __init__(self, name: _Optional[str] = ..., asked: _Optional[int] = ..., proposals: _Optional[int] = ..., missed: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ...) -> None: ...
 
 class PromptLogprobs(_message.Message):
     __slots__ = ("first_position", "entries")
