@@ -74,8 +74,9 @@ def publish(folder: Path, student: Student) -> None:
         for name, own in student.tensors().items()
     }
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    ids = student.teacher.draft_ids.cpu().int()
-    save_file({"draft_vocabulary": ids}, folder / DRAFT_VOCABULARY)
+    if "d2t" not in tensors:  # which says the same
+        ids = student.teacher.draft_ids.cpu().int()
+        save_file({"draft_vocabulary": ids}, folder / DRAFT_VOCABULARY)
     text = json.dumps(student.published_config(), indent=2, sort_keys=True, default=str)
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
 

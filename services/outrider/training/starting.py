@@ -39,7 +39,7 @@ def build_student(
         method: what it is.
         target: catalogue name or folder.
         shards: its data; the draft vocabulary is counted in them if none is given.
-        vocabulary: file of a draft vocabulary; empty: that of `start`, if it has one.
+        vocabulary: file of a draft vocabulary; None: that of `start`.
         columns: size of a draft vocabulary that is counted.
         start: folder of a drafter's checkpoint.
         compute: type of activations.
@@ -49,9 +49,9 @@ def build_student(
         ConfigError: target, vocabulary or checkpoint cannot be used, or do not fit each other.
     """
     folder = catalogue.resolve(target)
-    if vocabulary is None and start is not None and (start / DRAFT_VOCABULARY).exists():
-        vocabulary = start / DRAFT_VOCABULARY
-    if vocabulary is not None:
+    if vocabulary is None and start is not None:
+        ids = _vocabulary_of(start)
+    elif vocabulary is not None:
         ids = read_ids(vocabulary)
     else:
         from outrider.drafting.heads.target import describe_target
@@ -63,6 +63,15 @@ def build_student(
     if start is not None:
         _go_on(student, start)
     return student
+
+
+def _vocabulary_of(start: Path) -> torch.Tensor:
+    if (start / DRAFT_VOCABULARY).exists():
+        return read_ids(start / DRAFT_VOCABULARY)
+    offsets = read_published(start).get("d2t")
+    if offsets is None:
+        raise ConfigError(f"{start} names no draft vocabulary: give --vocabulary")
+    return offsets.long() + torch.arange(len(offsets))
 
 
 def _go_on(student: Student, start: Path) -> None:

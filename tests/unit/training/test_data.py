@@ -90,7 +90,7 @@ def test_a_message_that_asks_nothing_ends_it() -> None:
 def test_a_follow_up_comes_after_a_usable_answer() -> None:
     own = written(free=True, follow_up=True)
     tokens = (50, 51, 52, 53, 2, *range(100, 110), 2)
-    assert not any([own.take(token_id) for token_id in tokens])
+    assert sum(own.take(token_id) for token_id in tokens) == 0
     assert own.params.top_k > 0  # the user's turn again
     for token_id in (50, 51, 52, 53, 2, *range(200, 210), 2):
         over = own.take(token_id)
