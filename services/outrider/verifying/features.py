@@ -89,10 +89,18 @@ class FeatureFeed:
         """The session is closed there. Idempotent."""
         self._sent.pop((name, session_id), None)
 
-    def take_chunk(self, name: str, session_id: str, sequence: SequenceHandle | None) -> Shipment:
-        """The rows of what ran of a prompt, for a drafter that needs those of all tokens."""
+    def take_chunk(
+        self, name: str, session_id: str, sequence: SequenceHandle | None, known: int | None = None
+    ) -> Shipment:
+        """The rows of what ran of a prompt, for a drafter that needs those of all tokens.
+
+        `known`: tokens of the session that the drafter knows (None: all); all but the last may have rows there.
+        """
         link = self._links.get(name)
-        return NOTHING if link is None or link.last_only else self.take(name, session_id, sequence)
+        if link is None or link.last_only or sequence is None:
+            return NOTHING
+        stop = sequence.kv_len if known is None else min(sequence.kv_len, known - 1)
+        return self._rows(name, link, session_id, sequence, (), stop)
 
     def take(
         self, name: str, session_id: str, sequence: SequenceHandle | None, nodes: Sequence[int] = ()
@@ -108,7 +116,17 @@ class FeatureFeed:
         link = self._links.get(name)
         if link is None or sequence is None:
             return NOTHING
-        stop = sequence.kv_len + len(nodes)
+        return self._rows(name, link, session_id, sequence, nodes, sequence.kv_len + len(nodes))
+
+    def _rows(
+        self,
+        name: str,
+        link: _Link,
+        session_id: str,
+        sequence: SequenceHandle,
+        nodes: Sequence[int],
+        stop: int,
+    ) -> Shipment:
         start = max(0, stop - 1) if link.last_only else self._sent.get((name, session_id), 0)
         row_bytes = 2 * self._engine.info.hidden_size * len(link.names)
         end = min(stop, start + link.credit // row_bytes)

@@ -124,6 +124,12 @@ def test_no_more_is_on_its_way_than_may_be(monkeypatch: pytest.MonkeyPatch) -> N
     bench.feed.took("gone", 5)
 
 
+def test_a_drafter_gets_no_rows_of_tokens_that_it_was_not_told_of() -> None:
+    bench = Bench()
+    for known, want in ((4, [(0, 3)]), (4, []), (9, [(3, 8)]), (99, [(8, 20)])):
+        assert ranges(bench.feed.take_chunk("d", "s", FakeSequence(20), known)) == want
+
+
 def test_the_last_row_only() -> None:
     bench = Bench(replace(INFO, last_feature_only=True))
     assert bench.feed.take_chunk("d", "s", FakeSequence(5)) == NOTHING
