@@ -94,7 +94,7 @@ class FeatureFeed:
     ) -> Shipment:
         """The rows of what ran of a prompt, for a drafter that needs those of all tokens.
 
-        `known`: tokens of the session that the drafter knows (None: all); all but the last may have rows there.
+        `known`: tokens that the drafter knows of (None: all); all of these but the last may have rows there.
         """
         link = self._links.get(name)
         if link is None or link.last_only or sequence is None:
