@@ -166,11 +166,11 @@ class DraftModel:
         return parts
 
     def _make_way(self, session: DraftSession, draft: _Draft) -> None:
-        """A tree grows on the last committed token: that is run again if it has been run before."""
+        """What was drafted as a chain is no part of a tree; and something must be left to run."""
         if wants_tree(session, self._shape, self._tree_nodes):
             session.forget_ahead()
-            if draft.sequence.kv_len >= len(session):
-                self._engine.rollback(draft.sequence, len(session) - 1)
+        if draft.sequence.kv_len >= len(session):
+            self._engine.rollback(draft.sequence, len(session) - 1)
 
     def _next_tokens(self, session: DraftSession, draft: _Draft, count: int) -> _Part:
         start = draft.sequence.kv_len
