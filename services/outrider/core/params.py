@@ -76,6 +76,14 @@ class Acceptance(enum.Enum):
     BLOCK = "block"  # the same for whole blocks
 
 
+FUSED = "fused"
+"""Instead of a drafter's name: all drafters, as far as they are worth asking."""
+OFF = "off"
+"""Instead of a drafter's name: no speculation."""
+JOINED = "+"
+"""Between names of drafters: these together."""
+
+
 @dataclass(frozen=True, slots=True)
 class SpeculationParams:
     """What a request says about speculation. Changes speed, and never the law of the output."""

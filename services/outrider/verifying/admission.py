@@ -10,7 +10,7 @@ from outrider.core import limits
 from outrider.core.acceptance import rule_of
 from outrider.core.errors import InvalidRequestError, ModelMismatchError, PromptTooLongError
 from outrider.core.models import ModelInfo
-from outrider.core.params import SamplingParams, SpeculationParams, StopParams
+from outrider.core.params import FUSED, JOINED, OFF, SamplingParams, SpeculationParams, StopParams
 from outrider.core.sessions import SessionRecord
 from outrider.wire.messages import SessionRequest
 
@@ -23,7 +23,7 @@ class Admission:
     eos_token_ids: frozenset[int]
     pool_tokens: int  # tokens that fit the KV pool
     config: VerifierConfig
-    drafters: tuple[str, ...]  # names that a request may ask for; the first one is the default
+    drafters: tuple[str, ...]  # names that a request may ask for; all together are the default
     draft_lengths: Mapping[str, int] = field(default_factory=dict)  # of drafters that have one of their own
 
     def record(self, request: SessionRequest) -> SessionRecord:
@@ -85,24 +85,31 @@ class Admission:
                 f"the pool holds {self.pool_tokens}"
             )
 
-    def drafter(self, speculation: SpeculationParams) -> tuple[str, int]:
-        """Name of the drafter to use and most draft tokens a round; ("", 0): speculation is off.
+    def drafting(self, speculation: SpeculationParams) -> tuple[tuple[tuple[str, int], ...], int]:
+        """Drafters to use, with the depth of their drafts, and most draft tokens a round; none: it is off.
 
         A name that is not known here (a session that began elsewhere) means the default: it
         changes speed only.
         """
-        name = speculation.drafter if speculation.drafter in self.drafters else ""
+        if not speculation.enabled or speculation.drafter == OFF:
+            return (), 0
+        names = self._named(speculation.drafter) or self._named(self.config.drafter) or self.drafters
         asked = speculation.max_draft_tokens
-        name = name or self.config.drafter or next(iter(self.drafters), "")
-        usual = self.draft_lengths.get(name, self.config.draft_length)
-        length = min(usual if asked is None else asked, self.config.max_draft_tokens)
-        if not speculation.enabled or not length or not name:
-            return "", 0
-        return name, length
+        most = self.config.max_draft_tokens if asked is None else min(asked, self.config.max_draft_tokens)
+        usual = {name: self.draft_lengths.get(name, self.config.draft_length) for name in names}
+        depths = {name: min(usual[name] if asked is None else asked, most) for name in names}
+        return tuple((name, depth) for name, depth in depths.items() if depth), most
+
+    def _named(self, drafter: str) -> tuple[str, ...]:
+        """The drafters that a name stands for; none if it is not known, or says nothing."""
+        if drafter == FUSED:
+            return self.drafters
+        names = tuple(dict.fromkeys(drafter.split(JOINED))) if drafter else ()
+        return names if all(name in self.drafters for name in names) else ()
 
     def _check_drafter(self, name: str) -> None:
-        if name and name not in self.drafters:
-            known = ", ".join(self.drafters) or "none"
+        if name and name != OFF and not (self._named(name) or name == FUSED):
+            known = ", ".join((*self.drafters, FUSED, OFF)) if self.drafters else f"none, only {OFF}"
             raise InvalidRequestError(
                 f"speculation.drafter is {limits.quoted(name)}, the drafters here are: {known}",
                 field="speculation.drafter",

@@ -1,22 +1,27 @@
-"""The engine thread's side of drafting: what to ask of drafters, and what to believe of them."""
+"""The engine thread's side of drafting: which drafters know what of a session, and what they are asked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from outrider.core.errors import ProtocolError
 from outrider.core.params import Acceptance
 from outrider.core.rounds import Proposal, StaleReason
+from outrider.core.trees import TokenTree
 from outrider.verifying.features import FeatureFeed, spread
-from outrider.verifying.mailbox import LinkUp, Outcome
+from outrider.verifying.fusion.council import Council
+from outrider.verifying.mailbox import Admit, LinkUp, Outcome
 from outrider.verifying.patience import Patience
-from outrider.verifying.rounds import Settled
-from outrider.verifying.session import DraftPhase, Session
+from outrider.verifying.proposals import refusal
+from outrider.verifying.rounds import Settled, clip
+from outrider.verifying.session import Drafting, DraftPhase, LinkDrafting, Session
 from outrider.wire.messages import AdvanceDraft, CloseDraft, DraftCommand, OpenDraft, Stale
 
 _FULL_BACKOFF_S = 1.0
 """How long a session stays away from a drafter that said it is full."""
+_KEEP_UP = 48
+"""A drafter that is not asked hears of commits when there are so many: one by one they would cost it more."""
+_EMPTY = TokenTree()
 
 
 @dataclass(slots=True)
@@ -34,12 +39,7 @@ class LinkState:
 
 
 class DraftDesk:
-    """Keeps each session's drafter informed, and takes proposals in.
-
-    A proposal counts only if it comes from the session's own drafter, carries its epoch and its
-    present length, was asked for, is the first one, and is a well-formed tree. All else is
-    dropped and counted by reason.
-    """
+    """Keeps each session's drafters informed, asks those that are worth it, and takes proposals in."""
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class DraftDesk:
         vocab_size: int,
         max_nodes: int,
         feed: FeatureFeed,
+        council: Council,
         dropped: Callable[[str, str], None],
         resting: Callable[[str, bool], None],
     ) -> None:
@@ -56,6 +57,7 @@ class DraftDesk:
         vocab_size: rows of the target's output head.
         max_nodes: most nodes in a proposal.
         feed: the features that drafters need.
+        council: what is learned of drafters, for sessions with several of them.
         dropped: told drafter and reason of each proposal that is dropped.
         resting: told when a drafter begins and ends to rest.
         """
@@ -63,8 +65,12 @@ class DraftDesk:
         self._vocab_size = vocab_size
         self._max_nodes = max_nodes
         self._feed = feed
+        self._council = council
         self._dropped = dropped
         self._resting = resting
+        self.share = max_nodes  # most draft tokens of a session, as the load has it
+
+    # Links
 
     def link_up(self, event: LinkUp) -> None:
         """A drafter is there (again); sessions are opened on it as their rounds come."""
@@ -83,9 +89,10 @@ class DraftDesk:
             return
         link.up = False
         for session in sessions:
-            if session.drafting.link == name and session.drafting.phase is DraftPhase.OPEN:
-                session.drafting.phase = DraftPhase.ABSENT
-                session.drafting.wait_until = None
+            own = session.drafting.links.get(name)
+            if own is not None and own.phase is DraftPhase.OPEN:
+                own.phase = DraftPhase.ABSENT
+                own.wait_until = None
 
     def drain(self, name: str, generation: int) -> None:
         """A drafter is about to stop: what it holds goes on until the link ends."""
@@ -97,160 +104,258 @@ class DraftDesk:
         if self._links[name].generation == generation:
             self._feed.took(name, feature_bytes)
 
+    def stepped(self, seconds: float) -> None:
+        """A step of the target without prompts took so long."""
+        self._council.stepped(seconds)
+
+    # Sessions
+
+    def begin(self, item: Admit) -> Drafting:
+        """A session's side of drafting, before anything is sent.
+
+        By the rules "token" and "block" it has one drafter: which one is asked must not depend on
+        tokens that were drawn.
+        """
+        drafters = {name: depth for name, depth in item.drafters if name in self._links}
+        if len(drafters) > 1 and item.record.speculation.acceptance is not Acceptance.COUPLED:
+            waits = {name: self._usual_s(name) for name in drafters if self._links[name].up}
+            best = self._council.best(waits) or next(iter(drafters))
+            drafters = {best: drafters[best]}
+        return Drafting(
+            {name: LinkDrafting(name, depth) for name, depth in drafters.items()},
+            nodes=min(item.draft_nodes, self._max_nodes),
+            worth=self._council.begin() if len(drafters) > 1 else None,
+        )
+
     def admit(self, session: Session, outcome: Outcome) -> None:
-        """Let the drafter prefill while the verifier does. The first round takes no proposal: it
+        """Let drafters prefill while the verifier does. The first round takes no proposal: it
         is the last chunk of the prompt."""
-        drafting = session.drafting
-        link = self._links.get(drafting.link)
-        if drafting.phase is DraftPhase.ABSENT and link and link.up and not link.draining:
-            drafting.phase = DraftPhase.OPEN
-            self._feed.start(link.name, session.session_id)
-            self._send(link, self._open(session, link, 0, 0.0, ""), outcome)
+        for own in self._chosen(session, 0.0):
+            link = self._links[own.name]
+            if own.phase is DraftPhase.ABSENT and link.up and not link.draining:
+                self._send(link, self._open(session, own), outcome)
 
     def carry(self, session: Session, outcome: Outcome) -> None:
-        """After a part of a prompt ran: send the features that its drafter needs."""
-        drafting = session.drafting
-        if drafting.phase is not DraftPhase.OPEN:
-            return
-        link, epoch = self._links[drafting.link], session.record.epoch
-        shipment = self._feed.take_chunk(link.name, session.session_id, session.sequence)
-        if shipment.parts:
-            command = AdvanceDraft(session.session_id, epoch, len(session.tokens), (), 0, 0)
-            for part in spread(command, shipment):
-                self._send(link, part, outcome)
+        """After a part of a prompt ran: send the features that its drafters need."""
+        for own in session.drafting.links.values():
+            if own.phase is not DraftPhase.OPEN:
+                continue
+            shipment = self._feed.take_chunk(own.name, session.session_id, session.sequence, own.known)
+            if shipment.parts:
+                command = AdvanceDraft(session.session_id, session.record.epoch, own.known, (), 0, 0)
+                for part in spread(command, shipment):
+                    self._send(self._links[own.name], part, outcome)
 
     def ask(
-        self,
-        session: Session,
-        settled: Settled,
-        now: float,
-        outcome: Outcome,
-        nodes: Sequence[int] = (),
+        self, session: Session, settled: Settled, now: float, outcome: Outcome, nodes: Sequence[int] = ()
     ) -> None:
-        """After a round of a session that goes on: tell the outcome, ask for the next proposal.
+        """After a round of a session that goes on: tell the outcome, ask for the next proposals.
 
         `nodes` are those of the round's step whose KV is about to be kept.
         """
         drafting = session.drafting
-        drafting.forget_round()
-        link = self._links.get(drafting.link)
-        if drafting.phase is DraftPhase.OFF or link is None or not link.up:
+        if not drafting.links:
             return
-        length = min(drafting.limit, session.remaining - 1, link.max_draft_tokens)
-        patience = link.patience.wait_s(now)
-        if drafting.phase is DraftPhase.ABSENT:
-            if length < 1 or not patience or link.draining or now < drafting.reopen_at:
-                return
-            drafting.phase = DraftPhase.OPEN
-            self._feed.start(link.name, session.session_id)
-            shipment = self._feed.take(link.name, session.session_id, session.sequence, nodes)
-            if not shipment.complete:
-                length = 0
-            traceparent = session.spans.begin() if session.spans else ""
-            command: OpenDraft | AdvanceDraft = self._open(session, link, length, patience, traceparent)
-        else:
-            if length < 1:
-                return  # the next round is the last one
-            shipment = self._feed.take(link.name, session.session_id, session.sequence, nodes)
-            if not patience or not shipment.complete:
-                length = 0  # it rests, or lacks features: let it keep up, and expect nothing
-            traceparent = session.spans.begin() if session.spans else ""
-            command = self._advance(session, settled, length, patience, traceparent)
-        if length:
-            drafting.wanted = length
-            drafting.nodes = self._nodes(session, link, length)
-            command = replace(command, draft_nodes=drafting.nodes)
-            drafting.asked_at = now
-            drafting.wait_until = now + patience
-        for part in spread(command, shipment):
-            self._send(link, part, outcome)
-
-    def _nodes(self, session: Session, link: LinkState, length: int) -> int:
-        """Most draft tokens of the next proposal, which is `length` deep; 0: a chain."""
-        asked = session.record.speculation.max_draft_tokens
-        most = self._max_nodes if asked is None else min(asked, self._max_nodes)
-        nodes = min(link.tree_nodes, link.max_draft_tokens, most)
-        return nodes if nodes > length else 0
+        self._learn(session, settled, now)
+        drafting.forget_round()
+        if session.remaining < 2:
+            return  # the next round is the last one
+        chosen = {own.name for own in self._chosen(session, now)}
+        for own in list(drafting.links.values()):
+            link = self._links[own.name]
+            if own.phase is DraftPhase.OFF or not link.up:
+                continue
+            self._ask(session, own, link, now, outcome, nodes, asked=own.name in chosen)
 
     def close(self, session: Session, outcome: Outcome) -> None:
-        """The session is over, or goes on without drafts."""
+        """The session is over."""
+        for own in session.drafting.links.values():
+            self._close(session, own, outcome)
+
+    # Proposals
+
+    def draft(self, session: Session) -> TokenTree:
+        """What of the proposals that came is verified; empty if there is nothing."""
         drafting = session.drafting
-        drafting.forget_round()
-        self._feed.forget(drafting.link, session.session_id)
-        if drafting.phase is DraftPhase.OPEN:
-            link = self._links[drafting.link]
-            self._send(link, CloseDraft(session.session_id, session.record.epoch), outcome)
-        drafting.phase = DraftPhase.OFF
+        proposals = drafting.proposals
+        if not proposals:
+            return _EMPTY
+        depth = min(session.remaining - 1, max(drafting.links[name].wanted for name in proposals))
+        if len(proposals) > 1:
+            return self._council.draft(proposals, nodes=drafting.nodes, depth=depth)
+        ((name, proposal),) = proposals.items()
+        return clip(proposal.tree, nodes=drafting.links[name].nodes, depth=depth)
 
     def take(self, name: str, proposal: Proposal, session: Session | None, now: float) -> None:
         """A proposal came: believe it, or drop and count it."""
-        reason = self._refusal(name, proposal, session)
-        if session is not None and reason in ("", "late"):
-            self._observe(name, proposal, session, now, late=bool(reason))
-        if reason or session is None:
+        own = session.drafting.links.get(name) if session is not None else None
+        reason = refusal(proposal, session, own, vocab_size=self._vocab_size, max_nodes=self._max_nodes)
+        if own is not None and reason in ("", "late"):
+            self._observe(own, proposal, now, late=bool(reason))
+        if reason or own is None:
             self._dropped(name, reason)
             return
-        session.drafting.proposal = proposal
-        session.drafting.wait_until = None
+        own.proposal = proposal
+        own.wait_until = None
 
     def stale(self, name: str, event: Stale, session: Session | None, now: float, outcome: Outcome) -> None:
         """A drafter cannot draft for a session: open it again later, or never."""
-        if session is None or session.record.epoch != event.epoch or session.drafting.link != name:
+        if session is None or session.record.epoch != event.epoch:
             return
-        drafting = session.drafting
-        if drafting.phase is not DraftPhase.OPEN:
+        own = session.drafting.links.get(name)
+        if own is None or own.phase is not DraftPhase.OPEN:
             return
-        drafting.wait_until = None
+        own.wait_until = None
         if event.reason in (StaleReason.TOO_LONG, StaleReason.INVALID):
-            self.close(session, outcome)
+            self._close(session, own, outcome)
             return
-        drafting.phase = DraftPhase.ABSENT
+        own.phase = DraftPhase.ABSENT
         if event.reason is StaleReason.FULL:
-            drafting.reopen_at = now + _FULL_BACKOFF_S
+            own.reopen_at = now + _FULL_BACKOFF_S
 
     def missed(self, sessions: Iterable[Session], now: float) -> None:
-        """These sessions step now although they await a proposal: their patience ran out."""
+        """These sessions step now although they await proposals: the patience with these ran out."""
         late: set[str] = set()
         for session in sessions:
-            session.drafting.missed_len = len(session.tokens)
-            session.drafting.missed_asked_at = session.drafting.asked_at
-            late.add(session.drafting.link)
+            for own in session.drafting.waiting:
+                own.missed_len = len(session.tokens)
+                own.missed_asked_at = own.asked_at
+                late.add(own.name)
         for name in late:
             patience = self._links[name].patience
             patience.miss(now)
             if patience.resting(now):
                 self._resting(name, True)
 
-    def _refusal(self, name: str, proposal: Proposal, session: Session | None) -> str:
-        """Why a proposal is not believed; empty if it is."""
-        if session is None or session.drafting.link != name:
-            return "unknown_session"
-        drafting = session.drafting
-        if proposal.epoch != session.record.epoch:
-            return "epoch"
-        if proposal.base_len != len(session.tokens):
-            return "late" if proposal.base_len < len(session.tokens) else "base_len"
-        if drafting.proposal is not None:
-            return "duplicate"
-        if not drafting.wanted:
-            return "unasked"
-        if len(proposal.tree) > self._max_nodes:
-            return "oversized"
-        try:
-            proposal.tree.validate(vocab_size=self._vocab_size, max_nodes=self._max_nodes)
-        except ProtocolError:
-            return "malformed"
-        return ""
+    # Who is asked
 
-    def _observe(self, name: str, proposal: Proposal, session: Session, now: float, *, late: bool) -> None:
+    def _chosen(self, session: Session, now: float) -> list[LinkDrafting]:
+        """The drafters that are worth asking now; of one alone it is not the question."""
+        drafting = session.drafting
+        if drafting.worth is None:
+            return list(drafting.links.values())
+        waits = self._reachable(drafting, now)
+        names = self._council.choose(drafting.worth, waits) if waits else frozenset()
+        return [own for own in drafting.links.values() if own.name in names]
+
+    def _reachable(self, drafting: Drafting, now: float) -> Mapping[str, float]:
+        """Usual latency of each drafter that could be asked, in seconds."""
+        return {
+            own.name: self._usual_s(own.name)
+            for own in drafting.links.values()
+            if own.phase is not DraftPhase.OFF and self._may_ask(own, self._links[own.name], now)
+        }
+
+    def _may_ask(self, own: LinkDrafting, link: LinkState, now: float) -> bool:
+        if not link.up or link.patience.resting(now):
+            return False
+        return own.phase is DraftPhase.OPEN or (not link.draining and now >= own.reopen_at)
+
+    def _usual_s(self, name: str) -> float:
+        return self._links[name].patience.usual_s or 0.0
+
+    def _learn(self, session: Session, settled: Settled, now: float) -> None:
+        drafting = session.drafting
+        proposals = drafting.proposals
+        asked = sum(1 for own in drafting.links.values() if own.wanted)
+        sample = self._council.learn(
+            drafting.worth,
+            proposals,
+            settled.token_ids,
+            everybody=drafting.worth is not None and asked >= len(self._reachable(drafting, now)),
+        )
+        for own in drafting.links.values():
+            own.credited = min(sample.get(own.name, 0), settled.accepted)
+
+    def _ask(
+        self,
+        session: Session,
+        own: LinkDrafting,
+        link: LinkState,
+        now: float,
+        outcome: Outcome,
+        nodes: Sequence[int],
+        *,
+        asked: bool,
+    ) -> None:
+        """Tell one drafter what was committed, and ask it if it was chosen and can be asked."""
+        most = min(session.drafting.nodes, self.share)
+        depth = min(own.depth, most, session.remaining - 1, link.max_draft_tokens) if asked else 0
+        patience = link.patience.wait_s(now)
+        fused = session.drafting.worth is not None
+        if own.phase is DraftPhase.ABSENT:
+            if depth < 1 or not self._may_ask(own, link, now):
+                return
+            command: OpenDraft | AdvanceDraft = self._open(session, own)
+            depth = 0 if fused else depth  # of several, nobody waits for one that has to prefill
+        else:
+            if fused and not depth and len(session.tokens) - own.known < _KEEP_UP:
+                return
+            command = self._advance(session, own)
+        shipment = self._feed.take(link.name, session.session_id, session.sequence, nodes)
+        if not patience or not shipment.complete:
+            depth = 0  # it rests, or lacks features: let it keep up, and expect nothing
+        if depth:
+            tree = self._nodes(link, most, depth)
+            command = replace(command, draft_nodes=tree)
+            own.wanted, own.nodes = depth, tree or depth
+            own.asked_at, own.wait_until = now, now + patience
+        command = replace(
+            command,
+            draft_length=depth,
+            traceparent=session.spans.begin() if session.spans else "",
+            patience_us=round(patience * 1e6),
+        )
+        for part in spread(command, shipment):
+            self._send(link, part, outcome)
+
+    def _nodes(self, link: LinkState, most: int, depth: int) -> int:
+        """Most draft tokens of a proposal that is `depth` deep; 0: a chain."""
+        nodes = min(link.tree_nodes, link.max_draft_tokens, most)
+        return nodes if nodes > depth else 0
+
+    def _observe(self, own: LinkDrafting, proposal: Proposal, now: float, *, late: bool) -> None:
         """Learn the drafter's latency; of late proposals only from the last one missed."""
-        link, drafting = self._links[name], session.drafting
+        patience = self._links[own.name].patience
         if not late:
-            link.patience.observe(now - drafting.asked_at)
-            if link.patience.hit():
-                self._resting(name, False)
-        elif proposal.base_len == drafting.missed_len:
-            link.patience.observe(now - drafting.missed_asked_at)
+            patience.observe(now - own.asked_at)
+            if patience.hit():
+                self._resting(own.name, False)
+        elif proposal.base_len == own.missed_len:
+            patience.observe(now - own.missed_asked_at)
+
+    # Commands
+
+    def _open(self, session: Session, own: LinkDrafting) -> OpenDraft:
+        """Begin on a drafter; nothing is asked yet."""
+        own.phase, own.known = DraftPhase.OPEN, len(session.tokens)
+        self._feed.start(own.name, session.session_id)
+        return OpenDraft(
+            session.session_id,
+            session.record.epoch,
+            tuple(session.tokens),
+            session.record.sampling,
+            0,
+            prompt_len=len(session.record.prompt),
+            acceptance=self._rule(session, self._links[own.name]),
+            tenant=session.record.cache_salt,
+        )
+
+    def _advance(self, session: Session, own: LinkDrafting) -> AdvanceDraft:
+        """All that was committed since the drafter heard of the session last."""
+        base, own.known = own.known, len(session.tokens)
+        token_ids = tuple(session.tokens[base:])
+        return AdvanceDraft(
+            session.session_id, session.record.epoch, base, token_ids, min(own.credited, len(token_ids)), 0
+        )
+
+    def _close(self, session: Session, own: LinkDrafting, outcome: Outcome) -> None:
+        """The session is over for one drafter."""
+        own.forget_round()
+        self._feed.forget(own.name, session.session_id)
+        if own.phase is DraftPhase.OPEN:
+            self._send(self._links[own.name], CloseDraft(session.session_id, session.record.epoch), outcome)
+        own.phase = DraftPhase.OFF
 
     def _rule(self, session: Session, link: LinkState) -> Acceptance:
         """By what rule the drafter has to draft.
@@ -262,36 +367,6 @@ class DraftDesk:
         if link.vocab_size > self._vocab_size:
             return Acceptance.COUPLED
         return session.record.speculation.acceptance
-
-    def _open(
-        self, session: Session, link: LinkState, length: int, patience: float, traceparent: str
-    ) -> OpenDraft:
-        return OpenDraft(
-            session.session_id,
-            session.record.epoch,
-            tuple(session.tokens),
-            session.record.sampling,
-            length,
-            traceparent=traceparent,
-            patience_us=round(patience * 1e6),
-            prompt_len=len(session.record.prompt),
-            acceptance=self._rule(session, link),
-            tenant=session.record.cache_salt,
-        )
-
-    def _advance(
-        self, session: Session, settled: Settled, length: int, patience: float, traceparent: str
-    ) -> AdvanceDraft:
-        return AdvanceDraft(
-            session.session_id,
-            session.record.epoch,
-            len(session.tokens) - len(settled.token_ids),
-            settled.token_ids,
-            settled.accepted,
-            length,
-            traceparent=traceparent,
-            patience_us=round(patience * 1e6),
-        )
 
     def _send(self, link: LinkState, command: DraftCommand, outcome: Outcome) -> None:
         outcome.commands.setdefault((link.name, link.generation), []).append(command)

@@ -18,8 +18,9 @@ from outrider.verifying.meter import Meter, round_attributes
 from outrider.verifying.roster import Roster
 from outrider.verifying.rounds import Settled
 from outrider.verifying.scheduler import Candidate, Plan, plan_step
-from outrider.verifying.session import Drafting, DraftPhase, Session
+from outrider.verifying.session import Session
 from outrider.verifying.spans import RoundTimes
+from outrider.verifying.step_rows import draft_share
 from outrider.verifying.work import StepTimes, Work
 from outrider.wire.messages import PromptLogprobs, SessionFinished, SessionTokens
 
@@ -105,10 +106,8 @@ class RoundLoop:
             self._desk.stale(item.link, item.event, session, monotonic(), self._outcome)
 
     def _admit(self, item: mailbox.Admit) -> None:
-        drafting = Drafting(item.drafter, item.draft_limit)
-        if item.drafter and item.draft_limit:
-            drafting.phase = DraftPhase.ABSENT
         self._admitted += 1
+        drafting = self._desk.begin(item)
         session = Session.admitted(item.record, self._admitted, drafting)
         session.spans = item.spans
         session.grammar = item.grammar
@@ -156,6 +155,7 @@ class RoundLoop:
 
     def _step(self, plan: Plan, now: float) -> None:
         began = perf_counter()
+        self._desk.share = draft_share(self._config.step_rows, len(self._roster.running))
         works = self._build(plan, now)
         if not works:
             return
@@ -172,6 +172,8 @@ class RoundLoop:
         published = perf_counter()
         self._commit(works, times)
         self._meter.step(works, began, times, published, perf_counter())
+        if all(work.last for work in works):
+            self._desk.stepped(times.forward - times.start)
 
     def _build(self, plan: Plan, now: float) -> list[Work]:
         """The step's parts, with room reserved; those that had to give way are left out."""
@@ -181,13 +183,13 @@ class RoundLoop:
             session = sessions[share.index]
             if session.sequence is None:
                 continue
-            tree = steps.draft_for(session, self._config.max_draft_tokens)
+            tree = self._desk.draft(session)
             room = self._roster.make_room(session, share.tokens, len(tree))
             if room is None:
                 continue
             work = steps.build(session, share, tree.truncated(room), now)
             if work.missed:
-                self._meter.missed(session)
+                self._meter.missed(session, work.missed)
                 missed.append(session)
             works.append(work)
         self._desk.missed(missed, now)

@@ -18,8 +18,8 @@ class Admit:
     """Run a session: a new one, or one that goes on from what its record holds."""
 
     record: SessionRecord
-    drafter: str = ""  # name of the link to draft through; empty: speculation is off
-    draft_limit: int = 0  # most draft tokens a round
+    drafters: tuple[tuple[str, int], ...] = ()  # links to draft through, with depths; none: it is off
+    draft_nodes: int = 0  # most draft tokens a round
     spans: RoundSpans | None = None
     grammar: GrammarMatcher | None = None  # at the beginning of the output; the engine thread's from now on
 

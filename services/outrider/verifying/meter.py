@@ -10,8 +10,12 @@ from opentelemetry.util.types import AttributeValue
 from outrider.engine.api import PoolUsage
 from outrider.telemetry import names
 from outrider.telemetry.metrics import VerifierMetrics
-from outrider.verifying.session import Session
+from outrider.verifying.fusion.credit import Credit, credits
+from outrider.verifying.rounds import Settled
+from outrider.verifying.session import DraftPhase, Session
 from outrider.verifying.work import StepTimes, Work
+
+_NOTHING = Credit(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +72,13 @@ class Meter:
         """So many bytes of hidden states go to this drafter."""
         self._metrics.features_sent(drafter, size)
 
-    def missed(self, session: Session) -> None:
-        """A round goes on without the proposal that it waited for."""
+    def missed(self, session: Session, drafters: Sequence[str]) -> None:
+        """A round goes on without proposals that it waited for."""
         session.stats.missed += 1
-        self._metrics.missed(session.drafting.link)
+        for drafter in drafters:
+            self._metrics.missed(drafter)
+        for own in session.stats.drafters:
+            own.missed += own.name in drafters
 
     def resting(self, drafter: str, rests: bool) -> None:
         """Nobody waits for this drafter for a while, or it is waited for again."""
@@ -82,8 +89,9 @@ class Meter:
         session, settled = work.session, work.settled
         if settled is None:
             return
+        self._by_drafter(work, settled)
         stats, drafted = session.stats, len(work.tree)
-        run_ahead_hit = bool(drafted) and work.proposal is not None and work.proposal.run_ahead_hit
+        run_ahead_hit = bool(drafted) and any(one.run_ahead_hit for one in work.proposals.values())
         stats.rounds += 1
         stats.drafts += bool(drafted)
         stats.draft_tokens += drafted
@@ -94,9 +102,26 @@ class Meter:
         self._metrics.round(
             drafted=drafted,
             accepted=settled.accepted,
-            drafter=session.drafting.link,
+            drafter=stats.drafter,
             run_ahead_hit=run_ahead_hit,
         )
+
+    def _by_drafter(self, work: Work, settled: Settled) -> None:
+        session = work.session
+        trees = {name: one.tree for name, one in work.proposals.items()}
+        work.credits = credits(trees, work.tree, settled.nodes) if trees else {}
+        sides = session.drafting.links.values()
+        for own, stats, marks in zip(sides, session.stats.drafters, session.drafter_marks, strict=True):
+            credit, asked = work.credits.get(own.name, _NOTHING), own.name in work.asked
+            stats.asked += asked
+            stats.proposals += own.name in trees
+            stats.draft_tokens += credit.drafted
+            marks += b"\x01" * credit.accepted + bytes(len(settled.token_ids) - credit.accepted)
+            # Nobody is asked for the first round, which comes with the prompt.
+            if asked or (session.stats.rounds and own.phase is not DraftPhase.OFF):
+                self._metrics.drafter_round(
+                    own.name, asked=asked, drafted=credit.drafted, accepted=credit.accepted
+                )
 
     def step(
         self, works: Sequence[Work], began: float, times: StepTimes, published: float, over: float
@@ -107,7 +132,7 @@ class Meter:
         waited = min(max(work.waited_s for work in works), began - last.published)
         if waited > 0:
             slowest = max(
-                ((p.draft_us / 1e6, p.forward_us / 1e6) for work in works if (p := work.proposal)),
+                ((p.draft_us / 1e6, p.forward_us / 1e6) for work in works for p in work.proposals.values()),
                 default=(0.0, 0.0),
             )
             drafted = min(slowest[0], waited)
@@ -115,7 +140,7 @@ class Meter:
             self._metrics.step_time("draft_wait", waited)
             self._metrics.step_time("draft", drafted)
             self._metrics.step_time("draft_forward", in_forward)
-            if last.sessions == sessions and all(work.proposal for work in works):
+            if last.sessions == sessions and all(work.proposals for work in works):
                 self._metrics.round_overhead(times.start - last.forward - in_forward)
         self._metrics.step_time("forward", times.forward - times.start)
         self._metrics.step_time("editing", times.editing_s)
@@ -130,11 +155,17 @@ def round_attributes(work: Work) -> dict[str, AttributeValue]:
     assert settled is not None
     return {
         names.ATTR_DRAFTER: work.session.stats.drafter,
+        names.ATTR_DRAFTERS: list(work.asked),
+        names.ATTR_DRAFTERS_PROPOSED: [
+            len(work.proposals[name].tree) if name in work.proposals else -1 for name in work.asked
+        ],
+        names.ATTR_DRAFTERS_DRAFTED: [work.credits.get(name, _NOTHING).drafted for name in work.asked],
+        names.ATTR_DRAFTERS_ACCEPTED: [work.credits.get(name, _NOTHING).accepted for name in work.asked],
         names.ATTR_BASE_LEN: work.base_len,
-        names.ATTR_TREE_SIZE: len(work.proposal.tree) if work.proposal else 0,
+        names.ATTR_TREE_SIZE: sum(len(one.tree) for one in work.proposals.values()),
         names.ATTR_DRAFTED: len(work.tree),
         names.ATTR_ACCEPTED: settled.accepted,
-        names.ATTR_RUN_AHEAD_HIT: bool(work.proposal and work.proposal.run_ahead_hit),
+        names.ATTR_RUN_AHEAD_HIT: any(one.run_ahead_hit for one in work.proposals.values()),
         names.ATTR_WAIT_US: round(work.waited_s * 1e6),
-        names.ATTR_MISSED: work.missed,
+        names.ATTR_MISSED: bool(work.missed),
     }

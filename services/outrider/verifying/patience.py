@@ -37,6 +37,11 @@ class Patience:
             return self._limit_s
         return min(self._limit_s, max(_FLOOR_S, _FACTOR * self._usual_s))
 
+    @property
+    def usual_s(self) -> float | None:
+        """The usual latency, in seconds; None: nothing is known yet."""
+        return self._usual_s
+
     def resting(self, now: float) -> bool:
         """Whether the drafter rests."""
         return self._rests_until is not None and now < self._rests_until

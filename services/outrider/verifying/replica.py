@@ -22,6 +22,7 @@ from outrider.verifying.admission import Admission
 from outrider.verifying.drafts import DraftDesk, LinkState
 from outrider.verifying.engine_thread import EngineThread
 from outrider.verifying.features import FeatureFeed
+from outrider.verifying.fusion.council import Council
 from outrider.verifying.hub import Hub
 from outrider.verifying.links import DrafterLink, LinkStatus
 from outrider.verifying.loop import RoundLoop
@@ -179,6 +180,7 @@ def _desk(
         vocab_size=engine.info.vocab_size,
         max_nodes=own.max_draft_tokens,
         feed=FeatureFeed(engine, meter.features_sent),
+        council=Council(nodes=own.tree_nodes, least=own.min_acceptance),
         dropped=meter.dropped,
         resting=meter.resting,
     )

@@ -208,9 +208,9 @@ class VerifierServicer(VerifierService):
         if self._draining:
             raise UnavailableError("the verifier is stopping")
         attachment = self._streams.add(record, from_token=from_token)
-        drafter, limit = self._admission.drafter(record.speculation)
+        drafters, nodes = self._admission.drafting(record.speculation)
         spans = RoundSpans(self._tracing.tracer, span) if self._tracing.enabled else None
-        self._post(Admit(record, drafter, limit, spans, grammar))
+        self._post(Admit(record, drafters, nodes, spans, grammar))
         return attachment
 
     async def _send(

@@ -6,9 +6,9 @@ import enum
 from dataclasses import dataclass, field
 
 from outrider.core.history import TokenHistory
-from outrider.core.limits import FUSED
+from outrider.core.params import FUSED
 from outrider.core.rounds import Proposal
-from outrider.core.sessions import SessionRecord, SpeculationStats, Usage
+from outrider.core.sessions import DrafterStats, SessionRecord, SpeculationStats, Usage
 from outrider.engine.api import SequenceHandle
 from outrider.structured import GrammarMatcher
 from outrider.verifying.fusion.worth import Worth
@@ -33,6 +33,7 @@ class LinkDrafting:
     known: int = 0  # tokens of the session that it was told of
     credited: int = 0  # of the last round's tokens, from the start: those that stood in its proposal
     wanted: int = 0  # depth of the drafts asked for at the present length; 0: none are awaited
+    nodes: int = 0  # how many of them there may be
     asked_at: float = 0.0
     wait_until: float | None = None  # end of patience; None: nothing is awaited
     proposal: Proposal | None = None
@@ -42,7 +43,7 @@ class LinkDrafting:
 
     def forget_round(self) -> None:
         """Drop what was asked and what came for the length that the session has outgrown."""
-        self.wanted = 0
+        self.wanted = self.nodes = 0
         self.wait_until = None
         self.proposal = None
 
@@ -68,7 +69,8 @@ class Drafting:
     @property
     def wait_until(self) -> float | None:
         """Until when the session waits for proposals; None: it is ready."""
-        return max((own.wait_until for own in self.links.values() if own.wait_until is not None), default=None)
+        ends = [own.wait_until for own in self.links.values() if own.wait_until is not None]
+        return max(ends, default=None)
 
     @property
     def asked_at(self) -> float | None:
@@ -101,6 +103,9 @@ class Session:
     drafting: Drafting = field(default_factory=Drafting)
     stats: SpeculationStats = field(default_factory=SpeculationStats)
     drafted_marks: bytearray = field(default_factory=bytearray)  # per generated token: 1 if accepted
+    drafter_marks: list[bytearray] = field(
+        default_factory=list
+    )  # the same for each drafter's own, as in `stats`
     prompt_told: int = 0  # positions of the prompt whose log-probabilities need not be told any more
     history: TokenHistory | None = None  # for edits; made when first needed
     grammar: GrammarMatcher | None = None  # what the output must look like; None: anything
@@ -119,8 +124,11 @@ class Session:
             order,
             tokens=[*record.prompt, *record.tokens],
             drafting=drafting,
-            stats=SpeculationStats(drafter=drafting.label),
+            stats=SpeculationStats(
+                drafter=drafting.label, drafters=[DrafterStats(name) for name in drafting.links]
+            ),
             drafted_marks=bytearray(len(record.tokens)),
+            drafter_marks=[bytearray(len(record.tokens)) for _ in drafting.links],
             prompt_told=1 if tells else len(record.prompt),
         )
 
@@ -155,5 +163,7 @@ class Session:
 
     def stats_of(self, delivered: int) -> SpeculationStats:
         """Counts of speculation; accepted tokens count only if they were delivered."""
-        self.stats.accepted_tokens = sum(self.drafted_marks[:delivered])
+        self.stats.accepted_tokens = self.drafted_marks.count(1, 0, delivered)
+        for stats, marks in zip(self.stats.drafters, self.drafter_marks, strict=True):
+            stats.accepted_tokens = marks.count(1, 0, delivered)
         return self.stats

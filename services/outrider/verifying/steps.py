@@ -34,6 +34,7 @@ def build(session: Session, share: Share, tree: TokenTree, now: float) -> Work:
         last=True,
         base_len=length,
         proposals=drafting.proposals,
+        asked=tuple(own.name for own in drafting.links.values() if own.wanted),
         waited_s=0.0 if drafting.asked_at is None else now - drafting.asked_at,
         missed=tuple(own.name for own in drafting.waiting),
     )

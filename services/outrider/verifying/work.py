@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from opentelemetry import trace
 
@@ -11,6 +12,7 @@ from outrider.core.params import TokenLogprobs
 from outrider.core.rounds import Proposal
 from outrider.core.trees import TokenTree
 from outrider.engine.api import StepItem
+from outrider.verifying.fusion.credit import Credit
 from outrider.verifying.rounds import Settled
 from outrider.verifying.session import Session
 from outrider.wire.messages import PromptLogprobs
@@ -25,10 +27,12 @@ class Work:
     tree: TokenTree  # draft tokens verified, without the root
     last: bool  # a round: its logits are wanted
     base_len: int  # tokens before the round
-    proposal: Proposal | None = None  # as it came
-    waited_s: float = 0.0  # from asking for the proposal to now
-    missed: bool = False  # it waited in vain
+    proposals: Mapping[str, Proposal] = field(default_factory=dict)  # as they came, by drafter
+    asked: tuple[str, ...] = ()  # drafters that it had asked
+    waited_s: float = 0.0  # from asking for proposals to now
+    missed: tuple[str, ...] = ()  # drafters that it waited for in vain
     settled: Settled | None = None  # of a round, once run
+    credits: Mapping[str, Credit] = field(default_factory=dict)  # of its proposals, once settled, by drafter
     logprobs: tuple[TokenLogprobs, ...] = ()  # of the settled tokens, if they are told
     prompt_logprobs: PromptLogprobs | None = None  # of the part of the prompt that ran, if they are told
     failure: OutriderError | None = None  # why it brought nothing

@@ -13,10 +13,11 @@ from outrider.core.sessions import SessionRecord
 from outrider.core.trees import TokenTree
 from outrider.verifying.drafts import DraftDesk, LinkState
 from outrider.verifying.features import FeatureFeed
-from outrider.verifying.mailbox import LinkUp, Outcome
+from outrider.verifying.fusion.council import Council
+from outrider.verifying.mailbox import Admit, LinkUp, Outcome
 from outrider.verifying.patience import Patience
 from outrider.verifying.rounds import Settled
-from outrider.verifying.session import Drafting, DraftPhase, Session
+from outrider.verifying.session import Drafting, DraftPhase, LinkDrafting, Session
 from outrider.wire.messages import AdvanceDraft, CloseDraft, OpenDraft, Stale
 from tests.unit.verifying.fake_rows import FakeRows
 
@@ -36,14 +37,20 @@ class Desk:
             vocab_size=100,
             max_nodes=8,
             feed=FeatureFeed(FakeRows().api, lambda *_: None),
+            council=Council(nodes=8, least=0.0),
             dropped=lambda _, reason: self.dropped.append(reason),
             resting=lambda _, rests: self.rests.append(rests),
         )
         if up:
             self.desk.link_up(LinkUp("d", 1, INFO))
         record = SessionRecord("s", (1, 2, 3), SamplingParams(), StopParams(max_tokens), epoch=4)
-        self.session = Session.admitted(record, 1, Drafting("d", 4, DraftPhase.ABSENT))
+        drafting = self.desk.begin(Admit(record, (("d", 4),), 8))
+        self.session = Session.admitted(record, 1, drafting)
         self.outcome = Outcome()
+
+    @property
+    def own(self) -> LinkDrafting:
+        return self.session.drafting.links["d"]
 
     @property
     def sent(self) -> list[object]:
@@ -86,7 +93,7 @@ def test_admission_opens_without_asking_and_rounds_advance() -> None:
 
 def test_a_good_proposal_is_taken_and_ends_the_wait(desk: Desk) -> None:
     desk.propose()
-    assert desk.session.drafting.proposal is not None
+    assert desk.own.proposal is not None
     assert desk.session.drafting.wait_until is None
     assert desk.dropped == []
 
@@ -107,21 +114,21 @@ def test_a_good_proposal_is_taken_and_ends_the_wait(desk: Desk) -> None:
 def test_a_bad_proposal_is_dropped_and_counted(desk: Desk, changes: dict[str, object], reason: str) -> None:
     desk.propose(**changes)
     assert desk.dropped == [reason]
-    assert desk.session.drafting.proposal is None
+    assert desk.own.proposal is None
 
 
 def test_a_second_proposal_is_a_duplicate(desk: Desk) -> None:
     desk.propose()
-    first = desk.session.drafting.proposal
+    first = desk.own.proposal
     desk.propose(tree=TokenTree.chain([8]))
-    assert desk.dropped == ["duplicate"] and desk.session.drafting.proposal is first
+    assert desk.dropped == ["duplicate"] and desk.own.proposal is first
 
 
 def test_a_drafter_cannot_speak_for_anothers_session(desk: Desk) -> None:
     proposal = Proposal("s", 4, 4, TokenTree.chain([5]))
     desk.desk.take("other", proposal, desk.session, 0.0)
     desk.desk.take("d", proposal, None, 0.0)
-    assert desk.dropped == ["unknown_session"] * 2 and desk.session.drafting.proposal is None
+    assert desk.dropped == ["unknown_session"] * 2 and desk.own.proposal is None
 
 
 def test_what_was_not_asked_for_is_dropped() -> None:
@@ -179,7 +186,7 @@ def test_stale_full_backs_off(desk: Desk) -> None:
 
 def test_stale_with_another_epoch_is_ignored(desk: Desk) -> None:
     desk.desk.stale("d", Stale("s", 3, StaleReason.TOO_LONG), desk.session, 0.0, desk.outcome)
-    assert desk.session.drafting.phase is DraftPhase.OPEN
+    assert desk.own.phase is DraftPhase.OPEN
 
 
 def test_a_lost_link_ends_the_wait_and_a_new_one_opens_again(desk: Desk) -> None:
@@ -220,7 +227,7 @@ def test_a_draining_drafter_gets_no_new_sessions(desk: Desk) -> None:
     desk.desk.drain("d", 1)
     desk.round()
     assert [type(c) for c in desk.sent] == [AdvanceDraft]
-    desk.session.drafting.phase = DraftPhase.ABSENT
+    desk.own.phase = DraftPhase.ABSENT
     desk.round()
     desk.desk.admit(desk.session, desk.outcome)
     assert desk.sent == []

@@ -25,7 +25,7 @@ def work(order: int, *, waited_s: float, draft_us: int = 0, forward_us: int = 0)
     proposal = Proposal(f"s{order}", 1, 1, TokenTree(), draft_us=draft_us, forward_us=forward_us)
     session = Session.admitted(record, order, Drafting())
     return Work(
-        session, item, TokenTree(), True, 1, proposal=proposal if draft_us else None, waited_s=waited_s
+        session, item, TokenTree(), True, 1, proposals={"d": proposal} if draft_us else {}, waited_s=waited_s
     )
 
 

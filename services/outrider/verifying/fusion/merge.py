@@ -1,8 +1,9 @@
 """Proposals of several drafters become one tree. Pure.
 
-The trees are laid over each other: nodes with the same tokens above them are one node. By the rule "coupled" the walk
-emits the target's own picks whatever the tree (`core/walk.py`), so a merge needs no proof. What is verified are the nodes
-that are likeliest to be accepted: the product of the confidences down the path, as in EAGLE-2 (arXiv 2406.16858).
+The trees are laid over each other: nodes with the same tokens above them are one node. By the rule "coupled"
+the walk emits the target's own picks whatever the tree (`core/walk.py`), so a merge needs no proof. What is
+verified are the nodes that are likeliest to be accepted: the product of the confidences down the path, as in
+EAGLE-2 (arXiv 2406.16858).
 """
 
 from __future__ import annotations
@@ -31,8 +32,7 @@ def merge(opinions: Sequence[Opinion], *, nodes: int, depth: int, least: float) 
         least: nodes less likely than this to be accepted are not worth their cost.
 
     Returns:
-        A tree with the confidences that it was ranked by; parents stand before their children, and so do surer
-        nodes before less sure ones.
+        A tree with the confidences that it was ranked by; likelier nodes stand before less likely ones.
     """
     tokens: list[int] = []
     parents: list[int] = []

@@ -1,9 +1,9 @@
 """Which drafters are worth asking: learned from accepted tokens a second. Pure: no clock, no chance.
 
-An accepted path of a merged tree stands in one of the proposals as a whole, so a set of drafters gets the most that any
-of its members gets. Every round in which all of a set were asked is a sample for that set. A round costs the target's step
-and the wait for the slowest drafter of the set; the set with the most tokens a second is asked. The empty set is one of
-them: speculation that does not pay stops.
+An accepted path of a merged tree stands in one of the proposals as a whole, so a set of drafters gets the
+most that any of its members gets. Every round in which all of a set were asked is a sample for that set. A
+round costs the target's step and the wait for the slowest drafter of the set; the set with the most tokens a
+second is asked. The empty set is one of them: speculation that does not pay stops.
 """
 
 from __future__ import annotations
