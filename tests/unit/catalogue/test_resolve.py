@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from outrider.catalogue import CATALOGUE, fetch, is_fetched, resolve
 from outrider.catalogue.cache import building, is_complete, model_folder
-from outrider.catalogue.catalogue import DraftModel
-from outrider.core.errors import ConfigError
+from outrider.catalogue.catalogue import DraftHead, DraftModel
+from outrider.core.errors import ConfigError, UnavailableError
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +92,18 @@ def test_heads_may_be_pickled(tmp_path: Path) -> None:
     assert resolve(str(folder), head=True) == folder
     with pytest.raises(ConfigError, match=r"beside \*\.bin and \*\.pt"):
         resolve(str(a_model(tmp_path / "other", "model.gguf")), head=True)
+
+
+def test_packaged_heads_are_checked_and_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = a_model(tmp_path / "assets" / "h")
+    content = (folder / "model.safetensors").read_bytes()
+    head = DraftHead("h", "a head", "Apache-2.0", "m", hashlib.sha256(content).hexdigest())
+    monkeypatch.setattr("outrider.catalogue.catalogue.ASSETS", tmp_path / "assets")
+    monkeypatch.setitem(CATALOGUE, "h", head)
+    with pytest.raises(ConfigError, match="not in the cache"):
+        resolve("h", head=True)
+    assert fetch("h") == model_folder("h") == resolve("h", head=True)
+    assert (model_folder("h") / "config.json").is_file()
+    monkeypatch.setitem(CATALOGUE, "h", replace(head, sha256="0" * 64))
+    with pytest.raises(UnavailableError):
+        fetch("h")
