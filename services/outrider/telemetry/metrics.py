@@ -139,6 +139,10 @@ class VerifierMetrics(_Metrics):
         self._missed = self._counter(names.PROPOSALS_MISSED)
         self._dropped = self._counter(names.PROPOSALS_DROPPED)
         self._run_ahead = self._counter(names.RUN_AHEAD_HITS)
+        self._asked = self._counter(names.DRAFTER_ASKED)
+        self._not_asked = self._counter(names.DRAFTER_NOT_ASKED)
+        self._drafter_verified = self._counter(names.DRAFTER_VERIFIED)
+        self._drafter_accepted = self._counter(names.DRAFTER_ACCEPTED)
         self._feature_bytes = self._counter(names.FEATURE_BYTES)
         self._link_state = self._gauge(names.LINK_STATE)
         rounds = self._counter(names.ROUNDS)
@@ -190,6 +194,13 @@ class VerifierMetrics(_Metrics):
     def missed(self, drafter: str) -> None:
         """A round went on without the proposal it had asked for."""
         self._missed.labels(self._model, drafter).inc()
+
+    def drafter_round(self, drafter: str, *, asked: bool, drafted: int = 0, accepted: int = 0) -> None:
+        """A round of a session that has this drafter: whether it was asked, and what came of it."""
+        (self._asked if asked else self._not_asked).labels(self._model, drafter).inc()
+        if drafted:
+            self._drafter_verified.labels(self._model, drafter).inc(drafted)
+            self._drafter_accepted.labels(self._model, drafter).inc(accepted)
 
     def dropped(self, drafter: str, reason: str) -> None:
         """A proposal was not verified: "epoch", "base_len", "invalid", ..."""

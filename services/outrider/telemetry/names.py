@@ -59,6 +59,12 @@ ATTR_ERROR_TYPE = "error.type"
 ATTR_SESSION = "outrider.session.id"
 ATTR_EPOCH = "outrider.session.epoch"
 ATTR_DRAFTER = "outrider.spec.drafter"
+ATTR_DRAFTERS = "outrider.spec.drafters"  # names of the drafters that were asked; the next three go along
+ATTR_DRAFTERS_PROPOSED = (
+    "outrider.spec.drafters.proposed"  # nodes that each proposed; -1: nothing came in time
+)
+ATTR_DRAFTERS_DRAFTED = "outrider.spec.drafters.drafted"  # of these, verified
+ATTR_DRAFTERS_ACCEPTED = "outrider.spec.drafters.accepted"  # of these, accepted
 ATTR_DRAFTED = "outrider.spec.drafted"  # draft tokens verified in this round
 ATTR_ACCEPTED = "outrider.spec.accepted"  # of these, accepted
 ATTR_TREE_SIZE = "outrider.spec.tree_size"  # nodes of the proposal as it arrived
@@ -186,6 +192,30 @@ PROPOSALS_DROPPED = Metric(
     "counter",
     "Proposals that were not verified, by why",
     (LABEL_DRAFTER, LABEL_REASON),
+)
+DRAFTER_ASKED = Metric(
+    "outrider_drafter_rounds_asked_total",
+    "counter",
+    "Rounds that asked a drafter of the session",
+    (LABEL_DRAFTER,),
+)
+DRAFTER_NOT_ASKED = Metric(
+    "outrider_drafter_rounds_not_asked_total",
+    "counter",
+    "Rounds that did not: it was not worth it, away, full or resting",
+    (LABEL_DRAFTER,),
+)
+DRAFTER_VERIFIED = Metric(
+    "outrider_drafter_tokens_verified_total",
+    "counter",
+    "Draft tokens verified that a drafter had proposed; what several had proposed counts for each",
+    (LABEL_DRAFTER,),
+)
+DRAFTER_ACCEPTED = Metric(
+    "outrider_drafter_tokens_accepted_total",
+    "counter",
+    "Of these, accepted",
+    (LABEL_DRAFTER,),
 )
 RUN_AHEAD_HITS = Metric(
     "outrider_run_ahead_hits_total",
