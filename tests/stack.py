@@ -67,7 +67,7 @@ def tiny_config(folder: Path, *, kind: str = "llama", dtype: str = "float32") ->
         "drafters": {
             "twin": {**draft, "model": str(target)},
             "other": {**draft, "model": str(other)},
-            "lookup": {"method": "prompt_lookup"},
+            "lookup": {"method": "prompt_lookup", "tree": "dynamic"},
         },
     }
 
