@@ -256,13 +256,12 @@ class DraftDesk:
 
     def _learn(self, session: Session, settled: Settled, now: float) -> None:
         drafting = session.drafting
-        proposals = drafting.proposals
-        asked = sum(1 for own in drafting.links.values() if own.wanted)
+        asked = {name: own.proposal for name, own in drafting.links.items() if own.wanted}
         sample = self._council.learn(
             drafting.worth,
-            proposals,
+            asked,
             settled.token_ids,
-            everybody=drafting.worth is not None and asked >= len(self._reachable(drafting, now)),
+            everybody=drafting.worth is not None and len(asked) >= len(self._reachable(drafting, now)),
         )
         for own in drafting.links.values():
             own.credited = min(sample.get(own.name, 0), settled.accepted)

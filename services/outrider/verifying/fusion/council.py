@@ -55,18 +55,24 @@ class Council:
     def learn(
         self,
         worth: Worth | None,
-        proposals: Mapping[str, Proposal],
+        asked: Mapping[str, Proposal | None],
         token_ids: Sequence[int],
         *,
         everybody: bool,
     ) -> dict[str, int]:
         """A round committed `token_ids`: how many of these, from the start, each drafter had proposed.
 
-        `everybody`: all drafters that could be asked were.
+        Args:
+            worth: of a session with several drafters.
+            asked: the drafters that were asked, with what came in time.
+            token_ids: committed tokens.
+            everybody: all drafters that could be asked were.
         """
+        proposals = {name: one for name, one in asked.items() if one is not None}
         if worth is None and not proposals:
             return {}
-        sample = {name: accepted_of(one.tree, token_ids) for name, one in proposals.items()}
+        # Who is waited for in vain costs time and brings nothing.
+        sample = {name: accepted_of(one.tree, token_ids) if one else 0 for name, one in asked.items()}
         if worth is not None:
             for name, one in proposals.items():
                 self._calibrations[name].learn(one.tree, token_ids)

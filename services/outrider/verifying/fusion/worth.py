@@ -9,6 +9,7 @@ second is asked. The empty set is one of them: speculation that does not pay sto
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 
 _SMOOTHING = 0.08  # weight of the newest round in what is known of a set
 _SHARED_SMOOTHING = 0.02
@@ -16,6 +17,7 @@ _FIRST_GUESS = 1.0  # accepted tokens a round of a set that nobody ever asked
 _OWN = 12  # rounds of a session after which only its own count
 _TRIALS = 3  # first rounds of a session that ask all
 _FIRST_PAUSE, _LONGEST_PAUSE = 12, 96  # rounds between two trials of all
+_MANY = 6  # of more drafters than this, sets of two are the largest that are looked at: sets double with each
 _GAIN = 1.02  # a set must promise so much more than a smaller one
 
 
@@ -26,7 +28,7 @@ class SharedWorth:
         self.accepted: dict[frozenset[str], float] = {}
 
     def learn(self, sample: Mapping[str, int]) -> None:
-        """One round's accepted tokens of each drafter whose proposal was there."""
+        """One round's accepted tokens of each drafter that was asked."""
         for drafters, most in _subsets(sample):
             before = self.accepted.get(drafters)
             self.accepted[drafters] = (
@@ -50,7 +52,7 @@ class Worth:
         self._accepted: dict[frozenset[str], float] = {}
         self._rounds = 0
         self._pause = _FIRST_PAUSE
-        self._next_trial = _TRIALS
+        self._next_trial = _TRIALS - 1
 
     def choose(self, waits: Mapping[str, float], step_s: float) -> frozenset[str]:
         """Whom to ask in the next round.
@@ -74,7 +76,7 @@ class Worth:
         """A round is over.
 
         Args:
-            sample: accepted tokens of each drafter whose proposal was there; empty: a plain round.
+            sample: accepted tokens of each drafter that was asked, 0 if it did not answer.
             everybody: all that could be asked were.
         """
         self._rounds += 1
@@ -106,9 +108,9 @@ def _single(name: str) -> frozenset[str]:
 
 def _all_subsets(names: Sequence[str]) -> Iterable[frozenset[str]]:
     """Smaller ones first, so that of equals the smaller one wins."""
-    masks = sorted(range(1, 1 << len(names)), key=int.bit_count)
-    for mask in masks:
-        yield frozenset(name for index, name in enumerate(names) if mask >> index & 1)
+    largest = len(names) if len(names) <= _MANY else 2
+    for size in range(1, largest + 1):
+        yield from map(frozenset, combinations(names, size))
 
 
 def _subsets(sample: Mapping[str, int]) -> Iterable[tuple[frozenset[str], int]]:

@@ -84,7 +84,7 @@ def test_a_new_session_begins_with_what_others_learned() -> None:
     for _ in range(30):
         rounds(Worth(shared), {"slow": 1, "cheap": 3}, waits, 20)
     asked = rounds(Worth(shared), {"slow": 1, "cheap": 3}, waits, 12)
-    assert asked[4:] == [frozenset({"cheap"})] * 8
+    assert asked[3:] == [frozenset({"cheap"})] * 9
     assert shared.best(waits, STEP_S) == "cheap"
 
 
@@ -102,6 +102,13 @@ def test_one_that_is_away_is_not_chosen_and_one_that_comes_is_tried() -> None:
     assert set(alone) == {frozenset({"a"})}
     both = rounds(worth, {"a": 2, "b": 6}, {"a": 0.005, "b": 0.005}, 200)
     assert Counter(both[100:]).most_common(1)[0][0] == {"b"}
+
+
+def test_a_drafter_among_many_is_found() -> None:
+    waits = {f"d{index:02}": 0.005 for index in range(20)}
+    accepts: Accepts = {name: 3 if name == "d07" else 0 for name in waits}
+    asked = rounds(Worth(SharedWorth()), accepts, waits, 100)
+    assert Counter(asked[50:]).most_common(1)[0][0] == {"d07"}
 
 
 def test_it_is_a_function_of_what_it_was_told() -> None:
