@@ -3,7 +3,7 @@
 All tokens of all items stand in one packed row dimension; projections know nothing of sequences. Attention
 runs per *path*: a chain is one path, a tree one for each leaf. Within a path a token's KV stands at the
 offset of its absolute position, exactly as in plain decoding, so a node's bits do not depend on
-its siblings. A node that several paths share is queried in the first one only.
+its siblings. A node that several paths share is queried in one of them only.
 """
 
 from __future__ import annotations
@@ -106,24 +106,32 @@ def _paths(part: PackedPart, first: int, depths: list[int]) -> list[_Path]:
         ]
     own = node_slots(part.sequence, part.tree)
     paths = []
-    queried: set[int] = set()
-    inner = set(part.tree.parents[: part.nodes.stop])
-    for leaf in range(part.nodes.stop):
-        if leaf in inner:
-            continue
+    for leaf, nodes in _queried(part).items():
         line = part.tree.path_to(leaf)
-        fresh = [node for node in line if node in part.nodes and node not in queried]
-        if not fresh:
-            continue
-        queried.update(fresh)
         slots = _padded_slots(part.sequence, base + len(line))
         slots[base : base + len(line)] = own[torch.tensor(line)]
-        paths.append(
-            _Path(
-                slots, [first + node - part.nodes.start for node in fresh], [base + depths[n] for n in fresh]
-            )
-        )
+        rows = [first + node - part.nodes.start for node in nodes]
+        paths.append(_Path(slots, rows, [base + depths[node] for node in nodes]))
     return paths
+
+
+def _queried(part: PackedPart) -> dict[int, list[int]]:
+    """For each leaf the nodes that are queried in its path: each node once, where the fewest are so far.
+
+    Paths of as few rows as can be share one call more often, and padding them costs less.
+    """
+    parents = part.tree.parents
+    inner = set(parents[: part.nodes.stop])
+    fresh = {leaf: [leaf] for leaf in part.nodes if leaf not in inner}
+    below: dict[int, list[int]] = {node: [] for node in part.nodes}
+    for leaf in fresh:
+        for node in part.tree.path_to(leaf):
+            if node in below and node != leaf:
+                below[node].append(leaf)
+    for node in reversed(part.nodes):
+        if node in inner:
+            fresh[min(below[node], key=lambda leaf: len(fresh[leaf]))].append(node)
+    return {leaf: sorted(nodes) for leaf, nodes in fresh.items()}
 
 
 def _padded_slots(sequence: Sequence, end: int) -> torch.Tensor:
