@@ -46,6 +46,7 @@ class Answer:
     drafted: int = 0
     accepted: int = 0
     missed: int = 0
+    accepted_by_round: dict[int, int] = field(default_factory=dict)  # accepted in a round -> how many rounds
 
 
 def request_body(model: str, prompt: Prompt, drafter: str, options: RequestOptions) -> dict[str, Any]:
@@ -180,6 +181,10 @@ def take_chunk(answer: Answer, data: str, now: float) -> None:
             answer.arrivals.append((now, len(token_ids)))
         answer.text += choice.get("text") or (choice.get("delta") or {}).get("content") or ""
         answer.finish_reason = choice.get("finish_reason") or answer.finish_reason
+        histogram = (choice.get("speculative_decoding_stats") or {}).get("acceptance_histogram") or {}
+        for accepted, rounds in histogram.items():
+            place = int(accepted)
+            answer.accepted_by_round[place] = answer.accepted_by_round.get(place, 0) + int(rounds)
     if usage := chunk.get("usage"):
         answer.prompt_tokens = usage["prompt_tokens"]
     if stats := chunk.get("speculation_stats"):
