@@ -89,18 +89,15 @@ class FeatureFeed:
         """The session is closed there. Idempotent."""
         self._sent.pop((name, session_id), None)
 
-    def take_chunk(
-        self, name: str, session_id: str, sequence: SequenceHandle | None, known: int | None = None
-    ) -> Shipment:
+    def take_chunk(self, name: str, session_id: str, sequence: SequenceHandle | None, known: int) -> Shipment:
         """The rows of what ran of a prompt, for a drafter that needs those of all tokens.
 
-        `known`: tokens that the drafter knows of (None: all); all of these but the last may have rows there.
+        `known`: tokens that the drafter knows of; all of these but the last may have rows there.
         """
         link = self._links.get(name)
         if link is None or link.last_only or sequence is None:
             return NOTHING
-        stop = sequence.kv_len if known is None else min(sequence.kv_len, known - 1)
-        return self._rows(name, link, session_id, sequence, (), stop)
+        return self._rows(name, link, session_id, sequence, (), min(sequence.kv_len, known - 1))
 
     def take(
         self, name: str, session_id: str, sequence: SequenceHandle | None, nodes: Sequence[int] = ()

@@ -67,6 +67,7 @@ def openings(commands: Sequence[DraftCommand], names: Sequence[str] = NAMES) -> 
             assert command.base_len == len(opening.tokens)
             opening.tokens += command.token_ids
         opening.take(command.features)
+        assert all(len(rows) < len(opening.tokens) for rows in opening.rows.values())
         if command.draft_length:
             opening.asked += 1
             assert not names or opening.length(names) == len(opening.tokens) - 1

@@ -286,3 +286,27 @@ async def test_drafters_with_other_needs_share_a_verifier(tiny: Path, prompts: l
             logged = openings(drafters[name].commands, names)
             assert len(logged) == len(prompts)
             check(verifier.engine, logged, names)
+
+
+async def test_several_drafters_of_one_session_each_get_their_rows(
+    tiny: Path, prompts: list[list[int]]
+) -> None:
+    """Also those that are not asked each round, and in sessions that give way."""
+    needs = {"one": ("hidden_0", "hidden_2"), "two": ("last_hidden",)}
+    drafters = {name: ScriptedDrafter(lambda _: (), info=needing(names)) for name, names in needs.items()}
+    async with AsyncExitStack() as stack:
+        configs = {
+            name: await stack.enter_async_context(scripted(drafter)) for name, drafter in drafters.items()
+        }
+        verifier = await stack.enter_async_context(
+            running(tiny, drafters=configs, prefill_chunk=32, pool_tokens=320, prefix_cache=False)
+        )
+        answers = await answers_of(verifier, prompts, 50)
+        drafters["one"].script = knowing(answers, partly)
+        drafters["two"].script = knowing(answers, lambda _, right: [(token + 1) % 512 for token in right])
+        before = verifier.metric("outrider_num_preemptions_total")
+        wanted = [request(p, sampling=sampled(i), max_tokens=50) for i, p in enumerate(prompts)]
+        assert await verifier.generate_all(wanted) == list(answers.values())
+        assert verifier.metric("outrider_num_preemptions_total") > before
+        for name, names in needs.items():
+            check(verifier.engine, openings(drafters[name].commands, names), names)

@@ -132,7 +132,7 @@ def test_a_drafter_gets_no_rows_of_tokens_that_it_was_not_told_of() -> None:
 
 def test_the_last_row_only() -> None:
     bench = Bench(replace(INFO, last_feature_only=True))
-    assert bench.feed.take_chunk("d", "s", FakeSequence(5)) == NOTHING
+    assert bench.feed.take_chunk("d", "s", FakeSequence(5), 9) == NOTHING
     assert bench.take(0) == NOTHING
     assert ranges(bench.take(5, nodes=2)) == [(6, 7)]
     assert ranges(bench.take(7)) == [(6, 7)]
