@@ -65,7 +65,7 @@ def test_loops_are_seen() -> None:
 
 def written(free: bool, follow_up: bool = False, message: tuple[int, ...] = (40, 41)) -> Conversation:
     made = Plan("chat", message, free, follow_up, 0.0, 7)
-    return Conversation(made, chat(), answer_tokens=24, context=200)
+    return Conversation(made, chat(), answer_tokens=24, context=120)
 
 
 def test_only_answers_are_learnt_from() -> None:
@@ -84,6 +84,15 @@ def test_a_message_that_asks_nothing_ends_it() -> None:
     own = written(free=True)
     assert own.params.top_k > 0
     assert own.take(2)
+    assert not own.usable
+
+
+def test_a_message_without_room_for_an_answer_ends_it() -> None:
+    own = written(free=True, message=tuple(range(40, 90)))
+    taken = 0
+    while not own.take(60 + taken % 50):
+        taken += 1
+    assert taken < 200
     assert not own.usable
 
 

@@ -64,8 +64,8 @@ class Conversation:
 
     @property
     def usable(self) -> bool:
-        """Whether the last answer is worth learning from."""
-        return len(self.answer) >= LEAST_ANSWER and not is_loop(self.answer)
+        """Whether it ends in an answer that is worth learning from."""
+        return not self._asking and len(self.answer) >= LEAST_ANSWER and not is_loop(self.answer)
 
     def take(self, token_id: int) -> bool:
         """Go on with a token that was drawn.
