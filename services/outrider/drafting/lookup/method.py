@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from outrider.core.models import ModelInfo
 from outrider.core.params import Acceptance
@@ -20,7 +22,17 @@ from outrider.wire.messages import FeatureBlock
 TOKENS_PER_STEP = 1024
 """Tokens indexed in one step: about 2 ms."""
 SHARED_AT_ONCE = 128
-"""Tokens of a session that are entered into the shared text together: less than 1 ms."""
+"""Tokens of a session that are entered into the shared text together, about; less than 1 ms."""
+MOST_PIECES = 256
+"""Pieces of text that wait to be entered; the oldest is given up. Many wait when a verifier goes away."""
+
+
+class _Piece(NamedTuple):
+    """Text for `SharedText.add`."""
+
+    tenant: str
+    context: list[int]
+    served: list[int]
 
 
 @dataclass(slots=True)
@@ -63,6 +75,7 @@ class TextLookup:
         self._shared = shared
         self._tokens = 0
         self._lookups: dict[DraftSession, _Lookup] = {}
+        self._pieces: deque[_Piece] = deque(maxlen=MOST_PIECES)
 
     @property
     def name(self) -> str:
@@ -97,6 +110,7 @@ class TextLookup:
         self._lookups[session].looked_up = False
 
     def step(self, sessions: Sequence[DraftSession]) -> StepReport:
+        self._enter_pieces()
         progressed = 0
         starved = []
         budget = TOKENS_PER_STEP
@@ -151,5 +165,14 @@ class TextLookup:
         tokens, start = session.tokens, max(lookup.shared, len(session.tokens) - 2 * SHARED_AT_ONCE)
         if self._shared is None or start == len(tokens):
             return
-        self._shared.add(session.tenant, tokens[max(0, start - LONGEST_MATCH) : start], tokens[start:])
+        context = tokens[max(0, start - LONGEST_MATCH) : start]
+        self._pieces.append(_Piece(session.tenant, context, tokens[start:]))
         lookup.shared = len(tokens)
+
+    def _enter_pieces(self) -> None:
+        """As many as fit a step: sessions that end all at once must not hold up those that go on."""
+        entered = 0
+        while self._shared is not None and self._pieces and entered < SHARED_AT_ONCE:
+            piece = self._pieces.popleft()
+            self._shared.add(piece.tenant, piece.context, piece.served)
+            entered += len(piece.served)

@@ -10,7 +10,8 @@ from outrider.core.params import Acceptance, SamplingParams
 from outrider.core.rounds import Proposal
 from outrider.core.trees import TokenTree
 from outrider.drafting.growth.shape import TreeShape
-from outrider.drafting.lookup.method import SHARED_AT_ONCE, TextLookup
+from outrider.drafting.lookup.continuation import LONGEST_MATCH
+from outrider.drafting.lookup.method import MOST_PIECES, SHARED_AT_ONCE, TextLookup
 from outrider.drafting.lookup.suffix import suffix_decoding
 from outrider.drafting.scheduler import DraftScheduler
 from outrider.wire.messages import AdvanceDraft, CloseDraft, DraftCommand, OpenDraft
@@ -115,11 +116,14 @@ def test_running_sessions_share_as_they_grow() -> None:
 def test_what_is_opened_again_is_not_entered_twice() -> None:
     drafter = Drafter()
     drafter.serve("s", "", (1, 2, 3), TEXT)
+    drafter.ask("", (1,))  # a step enters what waits
     shared = drafter.method._shared
     assert shared is not None
     held = shared.held
+    assert held > 0
     drafter.put(OpenDraft("s", 2, (1, 2, 3, *TEXT), GREEDY, 4, prompt_len=3))
     drafter.put(CloseDraft("s", 2))
+    drafter.ask("", (1,))
     assert shared.held == held
 
 
@@ -134,6 +138,23 @@ def test_memory_is_bounded_over_many_sessions_and_tenants() -> None:
     # The last one is still found, the first one is not.
     assert drafter.ask("tenant 49", tuple(range(300, 310))).token_ids[0] == 310
     assert len(drafter.ask("tenant 0", tuple(range(2, 12)))) == 0
+
+
+def test_many_sessions_that_end_at_once_are_entered_step_by_step() -> None:
+    drafter = Drafter(max_sessions=1000, max_tokens=20_000)
+    for number in range(2 * MOST_PIECES):
+        drafter.put(OpenDraft(f"s{number}", 1, (number,), GREEDY, 4))
+        drafter.put(AdvanceDraft(f"s{number}", 1, 1, tuple(range(number, number + 20)), 0, 4))
+    drafter.scheduler.drop_stream(1)
+    shared = drafter.method._shared
+    assert shared is not None and shared.held == 0 and len(drafter.method._pieces) == MOST_PIECES
+    drafter.ask("", (1,))
+    assert 0 < shared.held <= 2 * SHARED_AT_ONCE + 2 * LONGEST_MATCH
+    for _ in range(MOST_PIECES):
+        drafter.ask("", (1,))
+    assert not drafter.method._pieces
+    last = 2 * MOST_PIECES - 1
+    assert drafter.ask("", tuple(range(last, last + 9))).token_ids == tuple(range(last + 9, last + 13))
 
 
 def test_a_session_dropped_to_make_room_leaves_its_text() -> None:
