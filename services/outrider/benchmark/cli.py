@@ -62,8 +62,8 @@ async def measure(url: str, settings: Settings, progress: Progress) -> list[Samp
 
 def bench(
     prompts: Annotated[Path, typer.Option(help="JSONL: id, category, turns; the first turn is sent")],
-    drafters: Annotated[str, typer.Option(help='names from the configuration, and "off"')] = (
-        "off,prompt_lookup,draft_model"
+    drafters: Annotated[str, typer.Option(help='names from the configuration, "fused", "a+b" and "off"')] = (
+        "off,prompt_lookup,draft_model,fused"
     ),
     concurrency: Annotated[str, typer.Option(help="requests in flight, such as 1,8")] = "1",
     max_tokens: Annotated[int, typer.Option(min=1)] = 128,

@@ -29,9 +29,8 @@ from outrider.cli.supervisor import Running, Supervisor
 from outrider.cli.timing import TimedResult, timed
 from outrider.client import AsyncClient, GenerationDelta, Options
 from outrider.config import OutriderConfig
+from outrider.core.params import FUSED, OFF
 from outrider.gateway.tokenizer import TextTokenizer
-
-OFF = "off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +75,8 @@ def run_demo(config: OutriderConfig, demo: Demo) -> bool:
 
     async def show(address: str) -> bool:
         async with AsyncClient(address) as client:
-            await _answers(client, demo, list(config.drafters), tokenizer)
-            return await _figures(client, demo, list(config.drafters))
+            await _answers(client, demo, drafters_of(config), tokenizer)
+            return await _figures(client, demo, drafters_of(config))
 
     try:
         same = asyncio.run(_on_a_stack(config, show))
@@ -85,6 +84,12 @@ def run_demo(config: OutriderConfig, demo: Demo) -> bool:
         raise SystemExit(128 + signal.SIGTERM) from None
     out.print(f"[dim]{time.perf_counter() - start:.0f} s in all[/]")
     return same
+
+
+def drafters_of(config: OutriderConfig) -> list[str]:
+    """What is shown: each drafter, and all together if there are several."""
+    together = [FUSED] if len(config.drafters) > 1 else []
+    return [*config.drafters, *together]
 
 
 async def _on_a_stack(config: OutriderConfig, show: Callable[[str], Coroutine[Any, Any, bool]]) -> bool:
@@ -134,7 +139,7 @@ async def _answers(
 ) -> None:
     out.print(Panel(LEGEND, expand=False, border_style="dim"))
     for prompt in PROMPTS:
-        drafter = prompt.drafter if prompt.drafter in drafters else next(iter(drafters), OFF)
+        drafter = drafters[-1] if drafters else OFF
         out.print(Rule(f"{prompt.title} ({drafter})", align="left", style="dim"))
         out.print(Text(prompt.text, "dim italic"), "\n")
         done = await timed(client, _chat(prompt), demo.options(drafter), Painter(out, tokenizer))

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DemoPrompt:
-    """A prompt, and the drafter that the streamed answer shows."""
+    """A prompt and its name."""
 
     title: str
     text: str
-    drafter: str
 
 
 _PARAGRAPH = """\
@@ -35,12 +34,11 @@ class Counter:
         self.count = 0"""
 
 PROMPTS = (
-    DemoPrompt("question", "How do I make a cup of tea?", "draft_model"),
-    DemoPrompt("summary", f"Summarize the following paragraph:\n\n{_PARAGRAPH}", "prompt_lookup"),
+    DemoPrompt("question", "How do I make a cup of tea?"),
+    DemoPrompt("summary", f"Summarize the following paragraph:\n\n{_PARAGRAPH}"),
     DemoPrompt(
         "code edit",
         "Add a method `decrement` to this Python class. Answer with the code only.\n\n"
         f"```python\n{_CODE}\n```",
-        "prompt_lookup",
     ),
 )

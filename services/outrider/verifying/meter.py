@@ -91,19 +91,19 @@ class Meter:
             return
         self._by_drafter(work, settled)
         stats, drafted = session.stats, len(work.tree)
-        run_ahead_hit = bool(drafted) and any(one.run_ahead_hit for one in work.proposals.values())
+        ahead = next((name for name, one in work.proposals.items() if drafted and one.run_ahead_hit), "")
         stats.rounds += 1
         stats.drafts += bool(drafted)
         stats.draft_tokens += drafted
-        stats.run_ahead_hits += run_ahead_hit
+        stats.run_ahead_hits += bool(ahead)
         marks = bytearray(len(settled.token_ids))
         marks[: settled.accepted] = b"\x01" * settled.accepted
         session.drafted_marks += marks
         self._metrics.round(
             drafted=drafted,
             accepted=settled.accepted,
-            drafter=stats.drafter,
-            run_ahead_hit=run_ahead_hit,
+            drafter=ahead,
+            run_ahead_hit=bool(ahead),
         )
 
     def _by_drafter(self, work: Work, settled: Settled) -> None:
