@@ -64,7 +64,16 @@ def _suffix(config: DrafterConfig) -> DraftingMethod:
 
 
 def _medusa(config: DrafterConfig, target: str) -> DraftingMethod:
-    raise ConfigError("method medusa is not there yet")
+    if not config.model:
+        raise ConfigError("a drafter with method medusa needs a model: a catalogue name or a folder of heads")
+    from outrider import catalogue
+    from outrider.drafting.heads.checkpoints import load_medusa
+    from outrider.drafting.heads.medusa_building import build_medusa
+    from outrider.drafting.heads.target import describe_target
+
+    weights = load_medusa(catalogue.resolve(config.model, head=True))
+    name = Path(config.model).name
+    return build_medusa(weights, describe_target(catalogue.resolve(target), Path(target).name), config, name)
 
 
 def _eagle(config: DrafterConfig, target: str) -> DraftingMethod:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -62,10 +62,7 @@ class FeatureRows:
                 continue
             if self._first < 0:
                 self._first = block.first_position
-            rows = torch.frombuffer(bytearray(block.data), dtype=torch.bfloat16)
-            if not bool(torch.isfinite(rows).all()):
-                raise ProtocolError(f"feature {block.name} holds values that are not finite")
-            self._parts[block.name].append(rows.view(block.rows, block.columns))
+            self._parts[block.name].append(_finite(block))
             self._ends[block.name] = block.first_position + block.rows
         return self.waiting - before
 
@@ -76,28 +73,72 @@ class FeatureRows:
         return torch.cat([fronts[name] for name in self._names], 1)
 
     def _check(self, block: FeatureBlock, most: int) -> None:
-        end = self._ends.get(block.name)
-        if end is None:
-            raise ProtocolError(f"feature {block.name!r} was not asked for, only {sorted(self._ends)}")
-        if block.columns != self._width:
-            raise ProtocolError(
-                f"feature {block.name} has {block.columns} elements a row, the head takes {self._width}"
-            )
-        if len(block.data) != 2 * block.rows * block.columns:
-            raise ProtocolError(
-                f"feature {block.name} has {len(block.data)} bytes, "
-                f"{block.rows} rows of {block.columns} bf16 elements have {2 * block.rows * block.columns}"
-            )
+        _check_block(block, self._ends, self._width)
+        end = self._ends[block.name]
         expected = self._first if end < 0 else end
         if block.rows and expected >= 0 and block.first_position != expected:
             raise ProtocolError(
                 f"feature {block.name} goes on at position {block.first_position}, {expected} was next"
             )
-        if block.first_position + block.rows > most:
-            raise ProtocolError(
-                f"feature {block.name} ends at position {block.first_position + block.rows}, "
-                f"{most} tokens can have features"
-            )
+        _check_end(block, most)
+
+
+def last_row(
+    blocks: Sequence[FeatureBlock], name: str, width: int, *, most: int
+) -> tuple[int, torch.Tensor] | None:
+    """The row that stands last, of a head that needs no other.
+
+    Args:
+        blocks: as they came.
+        name: of the feature that was asked for.
+        width: elements of a row.
+        most: positions that may have features: those of all committed tokens but the last.
+
+    Returns:
+        Its position, and bf16 [width]; None: there is none.
+
+    Raises:
+        ProtocolError: as `FeatureRows.add`, but for gaps, which do not matter.
+    """
+    found: tuple[int, torch.Tensor] | None = None
+    for block in blocks:
+        _check_block(block, (name,), width)
+        _check_end(block, most)
+        if block.rows:
+            row = _finite(block)[-1].clone()  # not a view that keeps all others
+            position = block.first_position + block.rows - 1
+            found = (position, row) if found is None or found[0] < position else found
+    return found
+
+
+def _finite(block: FeatureBlock) -> torch.Tensor:
+    """Its rows, bf16 [rows, columns]."""
+    rows = torch.frombuffer(bytearray(block.data), dtype=torch.bfloat16)
+    if not bool(torch.isfinite(rows).all()):
+        raise ProtocolError(f"feature {block.name} holds values that are not finite")
+    return rows.view(block.rows, block.columns)
+
+
+def _check_block(block: FeatureBlock, asked: Collection[str], width: int) -> None:
+    if block.name not in asked:
+        raise ProtocolError(f"feature {block.name!r} was not asked for, only {sorted(asked)}")
+    if block.columns != width:
+        raise ProtocolError(
+            f"feature {block.name} has {block.columns} elements a row, the head takes {width}"
+        )
+    if len(block.data) != 2 * block.rows * block.columns:
+        raise ProtocolError(
+            f"feature {block.name} has {len(block.data)} bytes, "
+            f"{block.rows} rows of {block.columns} bf16 elements have {2 * block.rows * block.columns}"
+        )
+
+
+def _check_end(block: FeatureBlock, most: int) -> None:
+    if block.first_position + block.rows > most:
+        raise ProtocolError(
+            f"feature {block.name} ends at position {block.first_position + block.rows}, "
+            f"{most} tokens can have features"
+        )
 
 
 def _front(parts: deque[torch.Tensor], count: int) -> torch.Tensor:

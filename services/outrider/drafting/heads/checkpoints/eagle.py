@@ -44,7 +44,7 @@ def load_eagle(folder: Path) -> EagleWeights:
     if not isinstance(inner, dict):
         raise ConfigError(f"{folder / 'config.json'}: transformer_layer_config must be an object")
     layers = layer_config(folder, inner)
-    tensors = CheckpointTensors(folder, prefix="model.")
+    tensors = CheckpointTensors(folder, rename=lambda name: name.removeprefix("model."))
     first = next((name for name in ("midlayer", "layers.0") if f"{name}.hidden_norm.weight" in tensors), "")
     if kind == "eagle3" or (kind is None and first):
         weights = _eagle3(config, layers, tensors, first or "layers.0")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 
 from outrider.core.errors import ConfigError
+from outrider.drafting.picking.vocabulary import FILE as DRAFT_VOCABULARY
+
+Rename = Callable[[str], str | None]
+_Named = tuple[str, Callable[[], torch.Tensor]]  # a name, and what reads the tensor
 
 _PICKLED = ("pytorch_model*.bin", "*.pt", "*.bin")
 
@@ -19,20 +22,31 @@ _PICKLED = ("pytorch_model*.bin", "*.pt", "*.bin")
 class CheckpointTensors:
     """What the files of a checkpoint hold; says what is missing, misshapen or not understood.
 
-    *.safetensors are read, or else files of torch.save, without running any code of theirs.
+    *.safetensors are read (but for the draft vocabulary, which is no weight), or else files of torch.save,
+    without running any code of theirs.
     """
 
-    def __init__(self, folder: Path, *, prefix: str = "") -> None:
+    def __init__(self, folder: Path, *, rename: Rename = lambda name: name) -> None:
         """Args:
         folder: of the checkpoint.
-        prefix: dropped from the names that have it.
+        rename: a tensor's name as it is asked for; None: it is left out, and not read if that can be helped.
 
         Raises:
-            ConfigError: there are no weights, or they cannot be read.
+            ConfigError: there are no weights, or they cannot be read, or two get the same name.
         """
         self._folder = folder
-        self._tensors = {name.removeprefix(prefix): value for name, value in _read(folder).items()}
+        self._tensors, self._left_out = _read(folder, rename)
         self._taken: set[str] = set()
+
+    @property
+    def names(self) -> Collection[str]:
+        """Of all tensors that were read."""
+        return self._tensors.keys()
+
+    @property
+    def left_out(self) -> int:
+        """How many were not."""
+        return self._left_out
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
@@ -81,26 +95,51 @@ def _fits(found: int, wanted: int) -> bool:
     return wanted in (-1, found)
 
 
-def _read(folder: Path) -> dict[str, torch.Tensor]:
-    tensors: dict[str, torch.Tensor] = {}
+def _read(folder: Path, rename: Rename) -> tuple[dict[str, torch.Tensor], int]:
+    """Tensors by their new names, and how many were left out."""
     path = folder
+    tensors: dict[str, torch.Tensor] = {}
+    left_out = 0
     try:
-        for path in sorted(folder.glob("*.safetensors")):
-            tensors |= load_file(path)
-        if tensors:
-            return tensors
-        for pattern in _PICKLED:
-            for path in sorted(folder.glob(pattern)):
-                tensors |= _unpickled(path)
-            if tensors:
-                return tensors
-    except (OSError, ValueError, RuntimeError, SafetensorError, EOFError, pickle.UnpicklingError) as error:
+        for path in _files(folder):
+            for name, value in _in_safetensors(path) if path.suffix == ".safetensors" else _unpickled(path):
+                new = rename(name)
+                if new is None:
+                    left_out += 1
+                elif new in tensors:
+                    raise ConfigError(f"weights of {folder}: {new} stands there twice, again in {path.name}")
+                else:
+                    tensors[new] = value()
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    raise ConfigError(f"{folder} holds no weights: no *.safetensors, no pytorch_model.bin")
+    return tensors, left_out
 
 
-def _unpickled(path: Path) -> dict[str, torch.Tensor]:
-    loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
+def _files(folder: Path) -> list[Path]:
+    """Those that hold the weights."""
+    for pattern in ("*.safetensors", *_PICKLED):
+        files = [path for path in sorted(folder.glob(pattern)) if path.name != DRAFT_VOCABULARY]
+        if files:
+            return files
+    raise ConfigError(f"{folder} holds no weights: no *.safetensors, no pytorch_model.bin, no *.pt")
+
+
+def _in_safetensors(path: Path) -> Iterator[_Named]:
+    with safe_open(path, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118 - not a dict
+            yield name, partial(file.get_tensor, name)
+
+
+def _unpickled(path: Path) -> Iterator[_Named]:
+    try:
+        loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # what is no pickle makes its reader fail in any way
+        raise ConfigError(f"{path} cannot be read: {error}") from error
     if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
         raise ConfigError(f"{path} holds something else than tensors by name")
-    return {str(name): value for name, value in loaded.items()}
+    for name, value in loaded.items():
+        yield str(name), partial(_itself, value)
+
+
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
