@@ -111,7 +111,7 @@ def _greedy(
     for number, row in enumerate(logits.detach().to(torch.float32).numpy()):
         best = check_best(number, float(row.max()))
         # All that reach the k-th largest: more than k if some are equal.
-        least = np.partition(row, len(row) - k)[len(row) - k] if k < len(row) else _LOWEST
+        least = best if k == 1 else np.partition(row, -k)[-k] if k < len(row) else _LOWEST
         columns = np.flatnonzero(row >= max(float(least), _LOWEST))
         own = columns if names is None else names[columns]
         order = np.lexsort((own, -row[columns]))[:k]
