@@ -7,15 +7,20 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from outrider.core.errors import InvalidRequestError
 from outrider.core.params import Acceptance, SamplingParams, SpeculationParams
 from outrider.core.rounds import StaleReason
 from outrider.core.sessions import DrafterStats, SpeculationStats
 from outrider.core.trees import TokenTree
+from outrider.telemetry import names
+from outrider.telemetry.tracing import Tracing
 from outrider.wire.messages import AdvanceDraft, DraftEvent, OpenDraft, Stale
 from outrider.wire.v1 import drafter_pb2 as pb
 from tests.integration.verifying.harness import (
@@ -229,7 +234,7 @@ async def test_a_request_chooses_among_them(tiny: Path, prompts: list[list[int]]
     scripts: dict[str, Script] = {"a": echo, "b": echo, "c": echo}
     chosen = {"": "abc", "fused": "abc", "off": "", "b": "b", "c+a": "ac", "a+b+c": "abc"}
     async with verifier_of(tiny, scripts) as (verifier, drafters):
-        for drafter, names in chosen.items():
+        for drafter, letters in chosen.items():
             wanted = request(prompts[2], speculation=named(drafter))
             reply = await verifier.generate(wanted)
             heard = {
@@ -237,9 +242,9 @@ async def test_a_request_chooses_among_them(tiny: Path, prompts: list[list[int]]
                 for name, own in drafters.items()
                 if any(command.session_id == wanted.session_id for command in own.commands)
             }
-            assert heard == set(names) == set(by_name(reply))
-            label = names if len(names) < 2 else "fused"
-            assert (stats_of(reply).drafter, bool(stats_of(reply).drafts)) == (label, bool(names))
+            assert heard == set(letters) == set(by_name(reply))
+            label = letters if len(letters) < 2 else "fused"
+            assert (stats_of(reply).drafter, bool(stats_of(reply).drafts)) == (label, bool(letters))
         for drafter in ("d", "a+d", "a+", "+", "fused+a", "off+a"):
             with pytest.raises(InvalidRequestError, match="a, b, c, fused, off") as caught:
                 await verifier.generate(request(prompts[2], speculation=named(drafter)))
@@ -247,7 +252,7 @@ async def test_a_request_chooses_among_them(tiny: Path, prompts: list[list[int]]
 
 
 @pytest.mark.parametrize(
-    ("default", "drafter", "names"),
+    ("default", "drafter", "letters"),
     [
         ("", "", "ab"),
         ("b", "", "b"),
@@ -258,12 +263,12 @@ async def test_a_request_chooses_among_them(tiny: Path, prompts: list[list[int]]
     ],
 )
 async def test_the_configuration_has_a_default(
-    tiny: Path, prompts: list[list[int]], default: str, drafter: str, names: str
+    tiny: Path, prompts: list[list[int]], default: str, drafter: str, letters: str
 ) -> None:
     scripts: dict[str, Script] = {"a": lambda _: (), "b": lambda _: ()}
     async with verifier_of(tiny, scripts, drafter=default, patience_ms=5.0) as (verifier, _):
         reply = await verifier.generate(request(prompts[0], max_tokens=4, speculation=named(drafter)))
-        assert set(by_name(reply)) == set(names)
+        assert set(by_name(reply)) == set(letters)
 
 
 @pytest.mark.usefixtures("patient")
@@ -288,6 +293,40 @@ async def test_by_the_other_rules_a_session_has_one_drafter(
             }
             assert len(heard) == 1 and heard == set(by_name(reply))
             assert drafter != "b" or heard == {"b"}
+
+
+@pytest.mark.usefixtures("patient")
+async def test_round_spans_tell_of_each_drafter(tiny: Path, prompts: list[list[int]]) -> None:
+    answers = await answers_of(tiny, prompts, GREEDY)
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    scripts: dict[str, Script] = {
+        "right": knowing(answers, lambda _, right: right),
+        "wrong": lambda held: [held.propose([(held.tokens[-1] + 9) % VOCAB])],
+    }
+    traces = Tracing(provider.get_tracer("test"), provider)
+    async with verifier_of(tiny, scripts, traces=traces) as (verifier, _):
+        own = by_name(await verifier.generate(request(prompts[3], max_tokens=30)))
+    told = {name: DrafterStats(name) for name in scripts}
+    for span in exporter.get_finished_spans():
+        if span.name != names.SPAN_ROUND:
+            continue
+        assert span.attributes is not None
+        columns = [
+            cast(Sequence[Any], span.attributes[key])
+            for key in (
+                names.ATTR_DRAFTERS,
+                names.ATTR_DRAFTERS_PROPOSED,
+                names.ATTR_DRAFTERS_DRAFTED,
+                names.ATTR_DRAFTERS_ACCEPTED,
+            )
+        ]
+        for name, proposed, drafted, accepted in zip(*columns, strict=True):
+            told[name].asked += 1
+            told[name].proposals += proposed >= 0
+            told[name].draft_tokens += drafted
+            told[name].accepted_tokens += accepted
+    assert told == own
 
 
 @pytest.mark.usefixtures("patient")
