@@ -10,7 +10,7 @@ from tests.stack import Stack
 from tests.traffic import PROMPT, Generated, ask, connected, generate, generate_all
 
 PROMPTS = (PROMPT, "What is the capital of France?", "def add(first, second): return first + second\n" * 4)
-DRAFTERS = ("twin", "other", "lookup")
+DRAFTERS = ("twin", "other", "lookup", "fused", "other+lookup")
 
 
 async def off_then_on(

@@ -47,6 +47,29 @@ async def test_drafter_killed_in_mid_stream(
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
+async def test_one_of_several_killed_in_mid_stream(stack: Stack, expect: Expect, temperature: float) -> None:
+    request = {**LONG, "temperature": temperature}
+    drafter = stack["twin"]
+
+    def strike(seen: Generated) -> None:
+        if seen.deltas == 10:
+            drafter.kill()
+
+    try:
+        async with connected(stack.grpc) as stub:
+            got = await generate(stub, ask(drafter="twin+other+lookup", **request), on_delta=strike)
+            assert drafter.process is not None and drafter.process.poll() is not None
+            assert got.token_ids == await expect(**request)
+            assert got.stats.drafter == "fused" and got.stats.drafts > 0
+            assert {one.name for one in got.stats.drafters} == {"twin", "other", "lookup"}
+    finally:
+        drafter.start()
+        drafter.wait_serving()
+    short = {**SHORT, "temperature": temperature}
+    await speculates_again(stack, "twin", await expect(**short), **short)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
 async def test_drafter_frozen_in_mid_stream(stack: Stack, expect: Expect, temperature: float) -> None:
     request = {**LONG, "temperature": temperature}
     short = {**SHORT, "temperature": temperature}

@@ -85,7 +85,7 @@ class Speculation(Body):
     )
     drafter: str | None = Field(
         None,
-        description="drafting method; empty: the server's default",
+        description="name of a drafter, a+b, fused (all) or off; empty: the server's default",
         json_schema_extra=noted(maxLength=limits.MAX_DRAFTER_NAME_CHARS),
     )
     acceptance: Literal["coupled", "token", "block"] | None = Field(
