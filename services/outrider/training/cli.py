@@ -235,10 +235,10 @@ def _progress(title: str, total: int) -> Iterator[_Advance]:
 
 
 def _all_features(layers: int) -> tuple[str, ...]:
-    """What EAGLE-3 joins, and what all others learn from."""
+    """What EAGLE and EAGLE-3 join, and what all others learn from."""
     from outrider.core.features import LAST_HIDDEN, hidden_after
 
-    joined = (hidden_after(number) for number in (2, layers // 2, layers - 3) if number >= 0)
+    joined = (hidden_after(number) for number in (2, layers // 2, layers - 3, layers) if number >= 0)
     return tuple(dict.fromkeys((*joined, LAST_HIDDEN)))
 
 

@@ -17,7 +17,7 @@ from outrider.training.data.inventing import Prompt
 from outrider.training.target import Teacher
 from tests.tiny_models import make_tiny
 
-FEATURES = ("hidden_2", "hidden_4", "hidden_5", "last_hidden")
+FEATURES = ("hidden_2", "hidden_4", "hidden_5", "hidden_8", "last_hidden")
 SETTINGS = DataSettings(
     seed=3,
     features=FEATURES,

@@ -21,7 +21,7 @@ from outrider.training.students.medusa import Medusa
 from outrider.training.students.packing import pack, shifted
 from outrider.training.students.student import Student
 from outrider.wire.messages import FeatureBlock
-from tests.unit.training.samples import teacher, tiny_data, tiny_target
+from tests.unit.training.samples import FEATURES, teacher, tiny_data, tiny_target
 
 STUDENTS = (Eagle, Eagle3, Medusa, DraftModel)
 
@@ -38,7 +38,8 @@ def make(kind: type[Student], seed: int = 1) -> Student:
 
 def samples(student: Student, count: int = 4) -> list[Sample]:
     shards = open_shards([tiny_data()])
-    return [shards[0].sample(index, student.features) for index in range(count)]
+    every = [(shard, index) for shard in shards for index in range(len(shard))]
+    return [shard.sample(index, FEATURES) for shard, index in every[:count]]
 
 
 def test_rows_of_a_pack_know_their_conversation() -> None:

@@ -79,7 +79,7 @@ def build_eagle(weights: EagleWeights, target: TargetModel, config: DrafterConfi
 
 def feature_names(weights: EagleWeights, target: TargetModel) -> tuple[str, ...]:
     """The target's hidden states that the head takes, in the order in which it joins them."""
-    if weights.config.kind == "eagle":
+    if weights.config.kind == "eagle" and weights.entry is None:
         return (LAST_HIDDEN,)
     layers = target.info.num_layers
     chosen = weights.config.feature_layers or (2, layers // 2, layers - 3)

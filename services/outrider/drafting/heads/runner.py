@@ -66,6 +66,7 @@ class HeadRunner:
         self._like = like = torch.empty(0, dtype=dtype, device=device)
         self._embedding = embedding.detach().to(like)
         self._embedding_norm = _norm(weights.embedding_norm, like)
+        self._entry = None if weights.entry is None else _fused("entry", like, weights.entry)
         self._fc_norm = _norm(weights.fc_norm, like)
         self._state_norms = [norm.detach().to(like) for norm in weights.state_norms]
         self._final_norm = _norm(weights.norm, like)
@@ -91,7 +92,8 @@ class HeadRunner:
     def projections(self) -> list[Projection]:
         """All linear layers."""
         inner = [p for layer in self._layers for p in (layer.qkv, layer.output, layer.gate_up, layer.down)]
-        return [self._fc, *inner, self._head]
+        entry = [] if self._entry is None else [self._entry]
+        return [*entry, self._fc, *inner, self._head]
 
     @property
     def state_width(self) -> int:
@@ -105,11 +107,14 @@ class HeadRunner:
             [n, hidden_size]
         """
         rows = features.to(self._like)
-        if self._config.kind == "eagle":
+        if self._config.kind == "eagle" and self._entry is None:
             return rows
         if self._state_norms:
             states = rows.chunk(len(self._state_norms), -1)
             rows = torch.cat([self._normed(*own) for own in zip(states, self._state_norms, strict=True)], -1)
+        if self._entry is not None:
+            entered: torch.Tensor = self._entry(rows)
+            return self._normed(entered, self._final_norm) if self._config.norm_output else entered
         joined: torch.Tensor = self._fc(self._normed(rows, self._fc_norm))
         return joined
 

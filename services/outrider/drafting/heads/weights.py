@@ -74,6 +74,7 @@ class EagleWeights:
     head: torch.Tensor | None = None  # [columns, hidden_size]
     norm: torch.Tensor | None = None  # [hidden_size] before the output head; None: no norm
     embedding_norm: torch.Tensor | None = None  # [hidden_size] of the embedding, before fc (eagle)
+    entry: LinearWeights | None = None  # eagle over several features: [hidden, features * target_hidden_size]
     fc_norm: torch.Tensor | None = None  # [features * target_hidden_size] before fc (eagle3)
-    state_norms: tuple[torch.Tensor, ...] = ()  # [target_hidden_size] of each feature, before fc (eagle3)
+    state_norms: tuple[torch.Tensor, ...] = ()  # [target_hidden_size] of each feature, before fc (or `entry`)
     draft_ids: torch.Tensor | None = None  # int64 [columns] target ids of the head's rows; None: the same

@@ -126,22 +126,37 @@ class EagleStudent(Student, abc.ABC):
 
 
 class Eagle(EagleStudent):
-    """EAGLE (arXiv 2401.15077) with norms: `fc` joins normed embedding and the target's last hidden state.
+    """EAGLE (arXiv 2401.15077) with norms: `fc` joins normed embedding and state.
 
-    What the layer gives is normed before it is handed on, as the target's own state was.
+    The state of a true row is made of hidden states after four layers, as in EAGLE-3, each normed; `entry` joins
+    them. What the layer gives is normed as the target's own last state is, and is the next state.
     """
 
     def __init__(self, teacher: Teacher, *, compute: torch.dtype, device: str) -> None:
         super().__init__(teacher, compute=compute, device=device, wide=False)
-        self.features = (LAST_HIDDEN,)
-        hidden = teacher.hidden_size
+        layers = teacher.target.info.num_layers
+        self._joined = tuple(dict.fromkeys((2, layers // 2, layers - 3, layers)))
+        self.features = (*map(hidden_after, self._joined[:-1]), LAST_HIDDEN)
+        hidden, count = teacher.hidden_size, len(self._joined)
         fresh = torch.randn(hidden, hidden) * hidden**-0.5
         self.fc = nn.Parameter(torch.cat((fresh, torch.eye(hidden)), 1))
+        joined = torch.randn(hidden, count * hidden) * 0.01
+        joined[:, -hidden:] += torch.eye(hidden)
+        self.entry_weight = nn.Parameter(joined)
+        self.entry_norms = nn.ParameterList([torch.ones(hidden) for _ in self._joined])
         self.embedding_norm = nn.Parameter(torch.ones(hidden))
+        final = teacher.final_norm()
+        self._final = (torch.ones(hidden) if final is None else final.float()).to(device)
         self.to(device)
 
     def entry(self, packed: Packed) -> torch.Tensor:
-        return packed.features[LAST_HIDDEN].to(self.compute)
+        eps = self.layer.sizes.eps
+        # Normed anew, the last hidden state less its norm's weight is what the residual stream would give.
+        last = packed.features[LAST_HIDDEN].to(self.compute) / self._final.to(self.compute)
+        states = [packed.features[hidden_after(number)].to(self.compute) for number in self._joined[:-1]]
+        pairs = zip((*states, last), self.entry_norms, strict=True)
+        joined = torch.cat([rms_norm(state, norm, eps) for state, norm in pairs], -1)
+        return rms_norm(project(joined, self.entry_weight), self.norm, eps)
 
     def advance(
         self, states: torch.Tensor, embedded: torch.Tensor, packed: Packed, passes: Passes
@@ -157,11 +172,14 @@ class Eagle(EagleStudent):
 
     def tensors(self) -> dict[str, torch.Tensor]:
         layer = {f"layers.0.{name}": own for name, own in self.layer.named_weights().items()}
-        own = {"fc.weight": self.fc, "embedding_norm.weight": self.embedding_norm}
-        return own | layer | self._shared_tensors()
+        norms = {f"fc_norm.{number}.weight": own for number, own in enumerate(self.entry_norms)}
+        own = {"fc.weight": self.fc, "entry.weight": self.entry_weight}
+        own["embedding_norm.weight"] = self.embedding_norm
+        return own | norms | layer | self._shared_tensors()
 
     def published_config(self) -> dict[str, Any]:
-        return {"architectures": ["LlamaForCausalLM"], "norm_output": True} | self._shared_config()
+        own = {"norm_output": True, "fc_norm": True, "eagle_aux_hidden_state_layer_ids": list(self._joined)}
+        return {"architectures": ["LlamaForCausalLM"]} | own | self._shared_config()
 
 
 class Eagle3(EagleStudent):

@@ -60,9 +60,12 @@ def _eagle(config: dict[str, Any], layers: Any, tensors: CheckpointTensors) -> E
     """SafeAILab's. Norms and an own head over a draft vocabulary are what others added."""
     hidden = layers.hidden_size
     head = tensors.find("lm_head.weight", -1, hidden)
+    count = len(_feature_layers(config)) if "entry.weight" in tensors else 0
     return EagleWeights(
         _head_config("eagle", config, layers),
         fc=take_linear(tensors, "fc", hidden, 2 * hidden),
+        entry=take_linear(tensors, "entry", hidden, count * hidden) if count else None,
+        state_norms=_state_norms(config, tensors, count * hidden, count) if count else (),
         layers=tuple(
             take_layer(tensors, f"layers.{index}", layers, input_norm=True if index else None)
             for index in range(layers.num_hidden_layers)
