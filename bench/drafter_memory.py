@@ -3,10 +3,10 @@
     python bench/drafter_memory.py --config STACK.yaml --tokens 1024 --sessions 8 --out bench/out/memory.json
 
 Each drafter of the configuration runs alone, as a process. Resident memory is read before the first session
-and with all of them open (each with its own prompt of random ids, drafted for once); the difference divided by
-the sessions is told. KV pools are taken at the start and touched as they fill, so pages of KV count once they
-are used; the share of the pool that the drafter says to be in use is told beside it. Features are not sent:
-heads that need them are only opened, which costs them no KV.
+and with all of them open (each with its own prompt of random ids, drafted for once); the difference divided
+by the sessions is told. KV pools are taken at the start and touched as they fill, so pages of KV count once
+they are used; the share of the pool that the drafter says to be in use is told beside it. Features are not
+sent: heads that need them are only opened, which costs them no KV.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class OracleMethod:
         self._inner.proposal(session, length, nodes)
         done = len(session.tokens) - session.prompt_len
         right = self._answer(session)[done : done + length]
-        source = random.Random(f"{session.prompt_len} {len(session.tokens)}")
+        source = random.Random(f"{session.tokens[:8]} {len(session.tokens)}")
         rate = session.sampling.seed / 1000
         drafted = [token if source.random() < rate else _wrong(token) for token in right]
         return TokenTree.chain(drafted)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outrider.wire.v1 import generation_pb2
+from outrider.wire.v1 import common_pb2, generation_pb2
 from tests.foreign_tokenizers import byte_level, make_character_twins
 from tests.stack import Stack
 from tests.tiny_models import make_tiny
@@ -121,3 +121,15 @@ async def test_a_drafter_killed_in_mid_stream_changes_nothing(stack: Stack) -> N
         again = await generate(stub, asking(PROMPTS[0], "twin", **request))
     assert killed
     assert got.token_ids == again.token_ids == expected.token_ids
+
+
+@pytest.mark.parametrize("rule", ["ACCEPTANCE_TOKEN", "ACCEPTANCE_BLOCK"])
+async def test_other_rules_take_its_drafts_as_chosen(stack: Stack, rule: str) -> None:
+    """By these rules drafts are by text, and none says what it was drawn from: the law is the target's."""
+    requests = [asking(PROMPTS[0], name, max_tokens=40, temperature=1.0) for name in ("twin", "words")]
+    for request in requests:
+        request.speculation.acceptance = common_pb2.Acceptance.Value(rule)
+    async with connected(stack.grpc) as stub:
+        twin, words = await generate_all(stub, requests)
+    assert len(twin.token_ids) == len(words.token_ids) == 40
+    assert twin.stats.accepted_tokens > 0
