@@ -34,8 +34,7 @@ class EagleStudent(Student, abc.ABC):
     def __init__(self, teacher: Teacher, *, compute: torch.dtype, device: str, wide: bool) -> None:
         """`wide`: attention sees embedding and state beside each other."""
         super().__init__(teacher, compute=compute, device=device)
-        # One layer's KV is small: a head of its own for each query head learns more.
-        sizes = LayerSizes.of(teacher, wide=wide, grouped=False)
+        sizes = LayerSizes.of(teacher, wide=wide)
         self.layer = DecoderLayer(sizes, teacher.last_layer())
         with torch.no_grad():
             for name in ("self_attn.o_proj.weight", "mlp.down_proj.weight"):
@@ -128,8 +127,8 @@ class EagleStudent(Student, abc.ABC):
 class Eagle(EagleStudent):
     """EAGLE (arXiv 2401.15077) with norms: `fc` joins normed embedding and state.
 
-    The state of a true row is made of hidden states after four layers, as in EAGLE-3, each normed; `entry` joins
-    them. What the layer gives is normed as the target's own last state is, and is the next state.
+    The state of a true row is made of hidden states after four layers, as in EAGLE-3, each normed; `entry`
+    joins them. What the layer gives is normed as the target's own last state is, and is the next state.
     """
 
     def __init__(self, teacher: Teacher, *, compute: torch.dtype, device: str) -> None:

@@ -31,22 +31,15 @@ class LayerSizes:
     eps: float  # of norms
 
     @classmethod
-    def of(cls, teacher: Teacher, *, wide: bool = False, grouped: bool = True) -> LayerSizes:
-        """Those of the target's layers.
-
-        Args:
-            teacher: of the target.
-            wide: attention sees two states.
-            grouped: as few KV heads as the target has; else one for each query head.
-        """
+    def of(cls, teacher: Teacher, *, wide: bool = False) -> LayerSizes:
+        """Those of the target's layers; `wide`: attention sees two states."""
         config, hidden = teacher.config, teacher.hidden_size
         heads = config.num_attention_heads
-        kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
         return cls(
             hidden,
             int(getattr(config, "intermediate_size", None) or 4 * hidden),
             heads,
-            kv_heads if grouped else heads,
+            int(getattr(config, "num_key_value_heads", None) or heads),
             int(getattr(config, "head_dim", None) or hidden // heads),
             2 * hidden if wide else hidden,
             teacher.norm_eps,
@@ -214,8 +207,6 @@ def _initial(
     name: str, shape: tuple[int, ...], sizes: LayerSizes, weights: Mapping[str, torch.Tensor]
 ) -> torch.Tensor:
     given = weights.get(name)
-    if given is not None and given.ndim == 2 and name.split(".")[-2] in ("k_proj", "v_proj"):
-        given = _ungrouped(given, shape[0], sizes.head_dim)
     if given is not None and tuple(given.shape) == shape:
         return given.float().clone()
     if len(shape) == 1:
@@ -225,15 +216,6 @@ def _initial(
         fresh[:, -sizes.hidden :] = given.float()  # attention sees another state first
         fresh[:, : -sizes.hidden] *= 1.0 if "v_proj" in name else 0.5
     return fresh
-
-
-def _ungrouped(weight: torch.Tensor, rows: int, head_dim: int) -> torch.Tensor:
-    """A projection to KV heads, each repeated until there are `rows` rows, if that goes."""
-    if len(weight) >= rows or rows % len(weight) or len(weight) % head_dim:
-        return weight
-    every = weight.view(-1, 1, head_dim, weight.shape[1]).expand(-1, rows // len(weight), -1, -1)
-    repeated: torch.Tensor = every.reshape(rows, weight.shape[1])
-    return repeated
 
 
 def _key(name: str) -> str:
