@@ -40,7 +40,9 @@ def generate(
     regex: Annotated[str, typer.Option(help="answer in what this regular expression matches")] = "",
     choice: Annotated[list[str] | None, typer.Option(help="answer in one of these; repeat it")] = None,
     no_speculation: Annotated[bool, typer.Option("--no-speculation", help="ask no drafter")] = False,
-    drafter_name: Annotated[str, typer.Option("--drafter", help="name, a+b, fused or off; empty: the default")] = "",
+    drafter_name: Annotated[
+        str, typer.Option("--drafter", help="name, a+b, fused or off; empty: the default")
+    ] = "",
     draft_tokens: Annotated[int | None, typer.Option(min=0, help="most draft tokens a round")] = None,
     acceptance: Annotated[
         Acceptance, typer.Option(help="coupled: output as without speculation; the others: of the same law")
