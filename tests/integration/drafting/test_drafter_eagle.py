@@ -158,3 +158,12 @@ def test_a_target_without_known_embeddings_is_refused(target: Path, tmp_path: Pa
     folder = make_tiny_eagle("eagle3", tmp_path / "head", columns=200)
     with pytest.raises(ConfigError, match="bare holds no token embeddings"):
         build_method(DrafterConfig(method="eagle", model=str(folder)), str(bare))
+
+
+def test_several_states_may_have_an_entry_of_their_own(target: Path, tmp_path: Path) -> None:
+    folder = make_tiny_eagle("eagle", tmp_path / "head", eagle_aux_hidden_state_layer_ids=[2, 4, 6, 8])
+    tensors = load_file(folder / "model.safetensors")
+    tensors["entry.weight"] = torch.ones(HIDDEN, 4 * HIDDEN)
+    save_file(tensors, folder / "model.safetensors")
+    method = build_method(DrafterConfig(method="eagle", model=str(folder)), str(target))
+    assert method.features == {"hidden_2", "hidden_4", "hidden_6", "hidden_8"}
