@@ -54,7 +54,7 @@ def texts(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "own"
 
 
-@pytest.mark.parametrize("method", ["eagle", "eagle3", "draft_model"])
+@pytest.mark.parametrize("method", ["eagle", "eagle3", "medusa", "draft_model"])
 def test_from_data_to_figures(method: str, target: Path, data: Path, texts: Path, tmp_path: Path) -> None:
     common = {"target": str(target), "data": str(data), "columns": "128", "batch_tokens": "300"}
     run = options(out=str(tmp_path / "run"), steps="6", measure_every="3", unroll="2", **common)
@@ -63,7 +63,7 @@ def test_from_data_to_figures(method: str, target: Path, data: Path, texts: Path
     if method == "draft_model":
         complete(drafter, target)
     figures = tmp_path / "figures.jsonl"
-    kind = "draft_model" if method == "draft_model" else "eagle"
+    kind = "eagle" if method == "eagle3" else method
     train(
         "evaluate",
         *options(target=str(target), data=str(texts), method=kind, model=str(drafter), json=str(figures)),
