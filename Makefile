@@ -60,7 +60,7 @@ bench: $(STAMP) ## Measure: engine step, round overhead, speculation on against 
 	$(BIN)/outrider models fetch smollm2-135m-instruct
 	$(BIN)/python bench/engine_step.py --json bench/out/engine_step.json
 	$(BIN)/python bench/round_overhead.py --json bench/out/round_overhead.json
-	$(BIN)/outrider bench --prompts $(or $(PROMPTS),bench/prompts_smoke.jsonl) --drafters off,prompt_lookup,draft_model,fused \
+	$(BIN)/outrider bench --prompts $(or $(PROMPTS),bench/prompts_smoke.jsonl) --drafters off,eagle,prompt_lookup,fused \
 	  --concurrency $(or $(CONCURRENCY),1) --max-tokens 128 --temperature 0 --seed 1 --json bench/out/bench.jsonl
 
 clean: ## Remove what make built

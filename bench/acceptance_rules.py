@@ -30,7 +30,7 @@ from outrider.client import Client
 from outrider.core.params import Acceptance
 from outrider.core.sessions import SpeculationStats
 
-DRAFTER = "draft_model"
+DRAFTER = "eagle"
 AT_ONCE = 8
 
 

@@ -39,7 +39,7 @@ from outrider.benchmark.workload import OFF, Block, Prompt, read_prompts
 
 MODES = {"greedy": (0.0, 1.0), "seeded": (1.0, 1.0), "nucleus": (0.8, 0.95)}  # name -> temperature, top-p
 MIXED = "mixed"
-DRAFTERS = ("prompt_lookup", "draft_model")
+DRAFTERS = ("prompt_lookup", "eagle")
 TIE = 1e-4  # logits
 
 
@@ -235,7 +235,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, required=True, help="JSONL of answers; the summary goes beside it"
     )
-    parser.add_argument("--drafters", type=words, default=["off", "prompt_lookup", "draft_model"])
+    parser.add_argument("--drafters", type=words, default=["off", "prompt_lookup", "eagle"])
     parser.add_argument("--dtypes", type=words, default=["bfloat16", "float32"])
     parser.add_argument(
         "--modes", type=words, default=["greedy", "seeded"], help="out of " + ", ".join(MODES)

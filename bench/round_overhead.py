@@ -47,7 +47,7 @@ from outrider.config.schema import OutriderConfig
 from outrider.telemetry import names
 
 OVERHEAD = ("link", "drafter", "editing", "sampling", "other")
-DRAFTERS = ("draft_model", "prompt_lookup")
+DRAFTERS = ("eagle", "prompt_lookup")
 Parts = dict[str, tuple[float, float]]  # part -> (seconds in all, how often)
 Buckets = dict[float, float]  # upper bound in seconds -> rounds up to it
 

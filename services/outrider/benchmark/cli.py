@@ -63,7 +63,7 @@ async def measure(url: str, settings: Settings, progress: Progress) -> list[Samp
 def bench(
     prompts: Annotated[Path, typer.Option(help="JSONL: id, category, turns; the first turn is sent")],
     drafters: Annotated[str, typer.Option(help='names from the configuration, "fused", "a+b" and "off"')] = (
-        "off,prompt_lookup,draft_model,fused"
+        "off,eagle,prompt_lookup,fused"
     ),
     concurrency: Annotated[str, typer.Option(help="requests in flight, such as 1,8")] = "1",
     max_tokens: Annotated[int, typer.Option(min=1)] = 128,

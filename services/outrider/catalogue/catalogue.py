@@ -79,10 +79,17 @@ _ENTRIES: tuple[Entry, ...] = (
     ),
     DraftModel(
         name="smollm2-135m-draft-3l",
-        about="3-layer draft model distilled from it: the demo drafter",
+        about="3-layer draft model distilled from it",
         licence="Apache-2.0",
         target="smollm2-135m-instruct",
         sha256="3701a5344e036aa81dbcdd87542e0ce668f88ab9d2bbc1e6666cc761ce8c0ae0",
+    ),
+    DraftHead(
+        name="smollm2-135m-eagle",
+        about="EAGLE head trained on what it writes: the demo drafter",
+        licence="Apache-2.0",
+        target="smollm2-135m-instruct",
+        sha256="d62d601777407a0b63b2d854119856c9ca10fe3403ce7e6cb86788d46e7444f0",
     ),
 )
 

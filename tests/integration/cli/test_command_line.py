@@ -94,7 +94,7 @@ def test_the_shown_configuration_can_be_used(tmp_path: Path) -> None:
     path.write_text(shown.stdout)
     expected = load_config(None, ["verifier.dtype=float32", "verifier.batch_invariance=off"])
     assert load_config(path) == expected
-    assert yaml.safe_load(shown.stdout)["drafters"]["draft_model"]["method"] == "draft_model"
+    assert yaml.safe_load(shown.stdout)["drafters"]["eagle"]["method"] == "eagle"
 
 
 def test_the_schema_names_every_section() -> None:

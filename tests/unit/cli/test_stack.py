@@ -30,7 +30,7 @@ def test_every_port_0_becomes_another_free_port() -> None:
         "verifier.metrics_port=0",
         "gateway.http_port=0",
         "gateway.grpc_port=0",
-        "drafters.draft_model.port=0",
+        "drafters.eagle.port=0",
         "drafters.prompt_lookup.port=0",
     ]
     config = with_ports(load_config(None, zeros))
@@ -44,7 +44,7 @@ def test_every_service_gets_the_same_configuration_file() -> None:
     config = load_config(None, ["served_name=off"])
     with service_specs(config) as specs:
         assert [spec.name for spec in specs] == [
-            "drafter:draft_model",
+            "drafter:eagle",
             "drafter:prompt_lookup",
             "verifier",
             "gateway",
@@ -72,6 +72,6 @@ def test_a_model_that_is_missing_is_named_by_its_field() -> None:
 def test_a_draft_model_needs_a_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").touch()
     (tmp_path / "model.safetensors").touch()
-    overrides = [f"model={tmp_path}", "drafters.draft_model.model="]
-    with pytest.raises(ConfigError, match=r"^drafters.draft_model.model: "):
-        need_models(load_config(None, [*overrides, 'drafters.draft_model.model=""']), Silent())
+    overrides = [f"model={tmp_path}", "drafters.eagle.model="]
+    with pytest.raises(ConfigError, match=r"^drafters.eagle.model: "):
+        need_models(load_config(None, [*overrides, 'drafters.eagle.model=""']), Silent())

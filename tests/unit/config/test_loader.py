@@ -23,7 +23,7 @@ def write(folder: Path, text: str) -> Path:
 def test_without_a_file_it_is_the_demo() -> None:
     config = load_config(None)
     assert config.model == "smollm2-135m-instruct"
-    assert list(config.drafters) == ["draft_model", "prompt_lookup"]
+    assert list(config.drafters) == ["eagle", "prompt_lookup"]
     assert (config.gateway.http_port, config.gateway.grpc_port) == (8000, 9000)
 
 
@@ -40,18 +40,18 @@ def test_an_empty_file_is_the_schemas_defaults(tmp_path: Path) -> None:
     ("override", "expected"),
     [
         ("verifier.dtype=float32", lambda c: c.verifier.dtype == "float32"),
-        ("drafters.draft_model.dtype=float32", lambda c: c.drafters["draft_model"].dtype == "float32"),
+        ("drafters.eagle.dtype=float32", lambda c: c.drafters["eagle"].dtype == "float32"),
         ("verifier.batch_invariance=off", lambda c: c.verifier.batch_invariance == "off"),
         ("verifier.patience_ms=1e2", lambda c: c.verifier.patience_ms == 100.0),
         ("gateway.verifiers=[a:1, b:2]", lambda c: c.gateway.verifiers == ("a:1", "b:2")),
         ("verifier.metrics_port=9101", lambda c: c.verifier.metrics_port == 9101),
         ("drafters.more={method: prompt_lookup}", lambda c: c.drafters["more"].method == "prompt_lookup"),
-        ("drafters.prompt_lookup=null", lambda c: list(c.drafters) == ["draft_model"]),
+        ("drafters.prompt_lookup=null", lambda c: list(c.drafters) == ["eagle"]),
         ("drafters={}", lambda c: c.drafters == {}),
         ("verifier.drafter=fused", lambda c: c.verifier.drafter == "fused"),
         (
-            "verifier.drafter=prompt_lookup+draft_model",
-            lambda c: c.verifier.drafter == "prompt_lookup+draft_model",
+            "verifier.drafter=prompt_lookup+eagle",
+            lambda c: c.verifier.drafter == "prompt_lookup+eagle",
         ),
         ("store.url=redis://h:1/0?x=y", lambda c: c.store.url == "redis://h:1/0?x=y"),
         ("telemetry={log_level: debug}", lambda c: c.telemetry.log_level == "debug"),
@@ -75,13 +75,13 @@ def test_later_overrides_win_and_sections_need_not_stand_in_the_file(tmp_path: P
         ("verifier.dtype=float31", ["verifier.dtype", "'float31'", "'bfloat16', 'float32' or 'float16'"]),
         ("verifier.port=70000", ["verifier.port", "70000", "65535"]),
         ("verifier.block_size=17", ["verifier", "divide 256", "17"]),
-        ("verifier.drafter=zz", ["'zz'", "draft_model", "prompt_lookup", "fused"]),
-        ("verifier.drafter=draft_model+zz", ["'draft_model+zz'", "prompt_lookup", "fused"]),
+        ("verifier.drafter=zz", ["'zz'", "eagle", "prompt_lookup", "fused"]),
+        ("verifier.drafter=eagle+zz", ["'eagle+zz'", "prompt_lookup", "fused"]),
         ("drafters.fused={method: prompt_lookup}", ["drafter", "'fused'", "something else"]),
         ("drafters.off={method: prompt_lookup}", ["drafter", "'off'"]),
         ("drafters.a+b={method: prompt_lookup}", ["drafter", "'a+b'"]),
-        ("drafters.draft_mdel.dtype=float32", ["drafters.draft_mdel", "did you mean 'draft_model'"]),
-        ("drafters.draft_model.foo=1", ["drafters.draft_model", "'foo'", "run_ahead"]),
+        ("drafters.eagel.dtype=float32", ["drafters.eagel", "did you mean 'eagle'"]),
+        ("drafters.eagle.foo=1", ["drafters.eagle", "'foo'", "run_ahead"]),
         ("gateway={portt: 3}", ["gateway.portt", "http_port"]),
         ("foo=1", ["'foo'", "verifier"]),
         ("verifier.port.x=3", ["verifier.port", "9100"]),
