@@ -91,6 +91,13 @@ _ENTRIES: tuple[Entry, ...] = (
         target="smollm2-135m-instruct",
         sha256="d62d601777407a0b63b2d854119856c9ca10fe3403ce7e6cb86788d46e7444f0",
     ),
+    DraftHead(
+        name="smollm2-135m-medusa",
+        about="Medusa heads trained on what it writes",
+        licence="Apache-2.0",
+        target="smollm2-135m-instruct",
+        sha256="2199040149e5e3e2608752ef0813fc2ffb014c8062828afb1468593f8d4e3352",
+    ),
 )
 
 CATALOGUE: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
