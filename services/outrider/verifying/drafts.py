@@ -118,7 +118,8 @@ class DraftDesk:
         """
         drafters = {name: depth for name, depth in item.drafters if name in self._links}
         if len(drafters) > 1 and item.record.speculation.acceptance is not Acceptance.COUPLED:
-            waits = {name: self._usual_s(name) for name in drafters if self._links[name].up}
+            there = [name for name in drafters if self._links[name].up and not self._links[name].draining]
+            waits = {name: self._usual_s(name) for name in there}
             best = self._council.best(waits) or next(iter(drafters))
             drafters = {best: drafters[best]}
         return Drafting(
@@ -127,10 +128,12 @@ class DraftDesk:
             worth=self._council.begin() if len(drafters) > 1 else None,
         )
 
-    def admit(self, session: Session, outcome: Outcome) -> None:
+    def admit(self, session: Session, now: float, outcome: Outcome) -> None:
         """Let drafters prefill while the verifier does. The first round takes no proposal: it
         is the last chunk of the prompt."""
-        for own in self._chosen(session, 0.0):
+        if session.remaining < 3:
+            return  # after the first round one token is left at most, and nobody is asked for it
+        for own in self._chosen(session, now):
             link = self._links[own.name]
             if own.phase is DraftPhase.ABSENT and link.up and not link.draining:
                 self._send(link, self._open(session, own), outcome)
@@ -182,7 +185,7 @@ class DraftDesk:
             return _EMPTY
         depth = min(session.remaining - 1, max(drafting.links[name].wanted for name in proposals))
         if len(proposals) > 1:
-            return self._council.draft(proposals, nodes=drafting.nodes, depth=depth)
+            return self._council.draft(proposals, nodes=min(drafting.nodes, self.share), depth=depth)
         ((name, proposal),) = proposals.items()
         return clip(proposal.tree, nodes=drafting.links[name].nodes, depth=depth)
 
@@ -261,10 +264,10 @@ class DraftDesk:
             drafting.worth,
             asked,
             settled.token_ids,
-            everybody=drafting.worth is not None and len(asked) >= len(self._reachable(drafting, now)),
+            everybody=drafting.worth is not None and self._reachable(drafting, now).keys() <= asked.keys(),
         )
-        for own in drafting.links.values():
-            own.credited = min(sample.get(own.name, 0), settled.accepted)
+        for name in asked:
+            drafting.links[name].credited = min(sample.get(name, 0), settled.accepted)
 
     def _ask(
         self,
@@ -327,7 +330,7 @@ class DraftDesk:
 
     def _open(self, session: Session, own: LinkDrafting) -> OpenDraft:
         """Begin on a drafter; nothing is asked yet."""
-        own.phase, own.known = DraftPhase.OPEN, len(session.tokens)
+        own.phase, own.known, own.credited = DraftPhase.OPEN, len(session.tokens), 0
         self._feed.start(own.name, session.session_id)
         return OpenDraft(
             session.session_id,
@@ -343,9 +346,10 @@ class DraftDesk:
     def _advance(self, session: Session, own: LinkDrafting) -> AdvanceDraft:
         """All that was committed since the drafter heard of the session last."""
         base, own.known = own.known, len(session.tokens)
+        credited, own.credited = own.credited, 0
         token_ids = tuple(session.tokens[base:])
         return AdvanceDraft(
-            session.session_id, session.record.epoch, base, token_ids, min(own.credited, len(token_ids)), 0
+            session.session_id, session.record.epoch, base, token_ids, min(credited, len(token_ids)), 0
         )
 
     def _close(self, session: Session, own: LinkDrafting, outcome: Outcome) -> None:

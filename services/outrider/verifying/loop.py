@@ -146,8 +146,9 @@ class RoundLoop:
             for session in self._roster.start_waiting():
                 if not session.started:
                     session.started = True
-                    self._meter.started(session, monotonic())
-                    self._desk.admit(session, self._outcome)
+                    now = monotonic()
+                    self._meter.started(session, now)
+                    self._desk.admit(session, now, self._outcome)
         except OutriderError as error:
             self._fail(self._roster.waiting[0], error)
         self._meter.load(len(self._roster.running), len(self._roster.waiting), self._engine.pool)
@@ -172,7 +173,7 @@ class RoundLoop:
         published = perf_counter()
         self._commit(works, times)
         self._meter.step(works, began, times, published, perf_counter())
-        if all(work.last for work in works):
+        if all(work.is_decoding for work in works):
             self._desk.stepped(times.forward - times.start)
 
     def _build(self, plan: Plan, now: float) -> list[Work]:

@@ -67,6 +67,8 @@ class Patience:
         # for good would be missed for ever.
         if self._usual_s is not None:
             self._usual_s = min(2 * max(self._usual_s, _FLOOR_S / _FACTOR), self._limit_s)
+        if self.resting(now):
+            return  # it was asked before the rest began: that is no probe
         self._misses += 1
         probing = self._rests_until is not None
         if probing or self._misses >= self._max_misses:

@@ -31,7 +31,7 @@ class LinkDrafting:
     depth: int  # usual depth of its drafts
     phase: DraftPhase = DraftPhase.ABSENT
     known: int = 0  # tokens of the session that it was told of
-    credited: int = 0  # of the last round's tokens, from the start: those that stood in its proposal
+    credited: int = 0  # of the tokens past these, from the start: those that stood in its proposal
     wanted: int = 0  # depth of the drafts asked for at the present length; 0: none are awaited
     nodes: int = 0  # how many of them there may be
     asked_at: float = 0.0

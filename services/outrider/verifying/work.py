@@ -39,6 +39,11 @@ class Work:
     span: trace.Span | None = None  # of a round, if tracing is on
 
     @property
+    def is_decoding(self) -> bool:
+        """Whether it runs the last token and drafts, and nothing of a prompt."""
+        return self.last and len(self.item.tree) == 1 + len(self.tree)
+
+    @property
     def kept_nodes(self) -> list[int]:
         """Nodes of the item's tree whose KV stays."""
         if self.failure is not None:

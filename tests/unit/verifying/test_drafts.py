@@ -71,7 +71,7 @@ class Desk:
 @pytest.fixture
 def desk() -> Desk:
     made = Desk()
-    made.desk.admit(made.session, made.outcome)
+    made.desk.admit(made.session, 0.0, made.outcome)
     made.round()
     made.outcome = Outcome()
     return made
@@ -79,7 +79,7 @@ def desk() -> Desk:
 
 def test_admission_opens_without_asking_and_rounds_advance() -> None:
     made = Desk()
-    made.desk.admit(made.session, made.outcome)
+    made.desk.admit(made.session, 0.0, made.outcome)
     (opened,) = made.sent
     assert isinstance(opened, OpenDraft)
     assert (opened.token_ids, opened.draft_length, opened.epoch) == ((1, 2, 3), 0, 4)
@@ -133,7 +133,7 @@ def test_a_drafter_cannot_speak_for_anothers_session(desk: Desk) -> None:
 
 def test_what_was_not_asked_for_is_dropped() -> None:
     made = Desk()
-    made.desk.admit(made.session, made.outcome)
+    made.desk.admit(made.session, 0.0, made.outcome)
     made.propose()
     assert made.dropped == ["unasked"]
 
@@ -141,7 +141,7 @@ def test_what_was_not_asked_for_is_dropped() -> None:
 def test_a_session_without_speculation_sends_nothing_ever() -> None:
     made = Desk()
     made.session.drafting = Drafting()
-    made.desk.admit(made.session, made.outcome)
+    made.desk.admit(made.session, 0.0, made.outcome)
     made.round()
     made.propose()
     made.desk.close(made.session, made.outcome)
@@ -150,7 +150,7 @@ def test_a_session_without_speculation_sends_nothing_ever() -> None:
 
 def test_the_draft_never_reaches_past_max_tokens() -> None:
     made = Desk(max_tokens=3)
-    made.desk.admit(made.session, made.outcome)
+    made.desk.admit(made.session, 0.0, made.outcome)
     assert len(made.sent) == 1
     made.round()
     (advance,) = made.sent
@@ -229,7 +229,7 @@ def test_a_draining_drafter_gets_no_new_sessions(desk: Desk) -> None:
     assert [type(c) for c in desk.sent] == [AdvanceDraft]
     desk.own.phase = DraftPhase.ABSENT
     desk.round()
-    desk.desk.admit(desk.session, desk.outcome)
+    desk.desk.admit(desk.session, 0.0, desk.outcome)
     assert desk.sent == []
 
 
@@ -249,6 +249,6 @@ def test_a_head_larger_than_the_targets_draws_nothing(rows: int, told: Acceptanc
     desk.desk.link_up(LinkUp("d", 2, info))
     speculation = SpeculationParams(acceptance=Acceptance.BLOCK)
     desk.session.record = replace(desk.session.record, speculation=speculation)
-    desk.desk.admit(desk.session, desk.outcome)
+    desk.desk.admit(desk.session, 0.0, desk.outcome)
     (command,) = desk.sent
     assert isinstance(command, OpenDraft) and command.acceptance is told

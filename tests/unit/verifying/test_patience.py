@@ -68,6 +68,15 @@ def test_patience_grows_with_misses_so_that_a_slower_drafter_is_not_missed_for_e
     assert patience.wait_s(0.0) == 0.25
 
 
+def test_a_wait_that_began_before_the_rest_is_no_probe() -> None:
+    patience = make()
+    for _ in range(3):
+        patience.miss(0.0)
+    for _ in range(5):  # other sessions waited too
+        patience.miss(0.1)
+    assert patience.resting(0.9) and not patience.resting(1.0)
+
+
 def test_backoff_doubles_with_jitter_and_starts_over() -> None:
     backoff = Backoff(0.1, 1.0)
     for most in (0.1, 0.2, 0.4, 0.8, 1.0, 1.0):

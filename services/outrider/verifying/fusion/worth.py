@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
-_SMOOTHING = 0.08  # weight of the newest round in what is known of a set
+_SMOOTHING = 0.08  # weight of the newest round in what a session knows of a set
 _SHARED_SMOOTHING = 0.02
 _FIRST_GUESS = 1.0  # accepted tokens a round of a set that nobody ever asked
-_OWN = 12  # rounds of a session after which only its own count
 _TRIALS = 3  # first rounds of a session that ask all
 _FIRST_PAUSE, _LONGEST_PAUSE = 12, 96  # rounds between two trials of all
+_LONGEST_TRIAL = (
+    4  # rounds; one that can be asked but never is (it fails whenever it is opened) holds up no more
+)
 _MANY = 6  # of more drafters than this, sets of two are the largest that are looked at: sets double with each
 _GAIN = 1.02  # a set must promise so much more than a smaller one
 
@@ -26,14 +28,15 @@ class SharedWorth:
 
     def __init__(self) -> None:
         self.accepted: dict[frozenset[str], float] = {}
+        self._rounds: dict[frozenset[str], int] = {}
 
     def learn(self, sample: Mapping[str, int]) -> None:
         """One round's accepted tokens of each drafter that was asked."""
         for drafters, most in _subsets(sample):
-            before = self.accepted.get(drafters)
-            self.accepted[drafters] = (
-                float(most) if before is None else before + _SHARED_SMOOTHING * (most - before)
-            )
+            count = self._rounds[drafters] = self._rounds.get(drafters, 0) + 1
+            before = self.accepted.get(drafters, 0.0)
+            # A plain mean at first: else the very first round would count for a hundred.
+            self.accepted[drafters] = before + max(_SHARED_SMOOTHING, 1 / count) * (most - before)
 
     def best(self, waits: Mapping[str, float], step_s: float) -> str:
         """The one drafter with the most tokens a second; of equals the first one. Empty: there is none."""
@@ -53,6 +56,7 @@ class Worth:
         self._rounds = 0
         self._pause = _FIRST_PAUSE
         self._next_trial = _TRIALS - 1
+        self._tried = 0  # rounds of the present trial
 
     def choose(self, waits: Mapping[str, float], step_s: float) -> frozenset[str]:
         """Whom to ask in the next round.
@@ -80,15 +84,18 @@ class Worth:
             everybody: all that could be asked were.
         """
         self._rounds += 1
-        if everybody and self._rounds > self._next_trial:
-            self._next_trial = self._rounds + self._pause
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        if self._rounds > self._next_trial:
+            self._tried += 1
+            if (sample and everybody) or self._tried >= _LONGEST_TRIAL:
+                self._tried = 0
+                self._next_trial = self._rounds + self._pause
+                self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         if not sample:
             return
         self._shared.learn(sample)
         for drafters, most in _subsets(sample):
             before = self._accepted.get(drafters, self._shared.accepted[drafters])
-            self._accepted[drafters] = before + max(_SMOOTHING, 1 / (self._rounds + _OWN)) * (most - before)
+            self._accepted[drafters] = before + _SMOOTHING * (most - before)
 
     def _expected(self, drafters: frozenset[str]) -> float:
         own = self._accepted.get(drafters)

@@ -122,3 +122,20 @@ def test_it_is_a_function_of_what_it_was_told() -> None:
 def test_the_best_one_of_those_that_nobody_knows_is_the_first() -> None:
     assert SharedWorth().best({"b": 0.0, "a": 0.0}, STEP_S) == "b"
     assert SharedWorth().best({}, STEP_S) == ""
+
+
+def test_a_trial_ends_although_one_can_never_be_asked() -> None:
+    """It fails each time that it is opened, and opening it asks nothing."""
+    waits, worth, asked = {"fails": 0.001, "slow": 0.020, "cheap": 0.001}, Worth(SharedWorth()), []
+    for _ in range(300):
+        chosen = worth.choose(waits, STEP_S)
+        worth.learn(dict.fromkeys(sorted(chosen - {"fails"}), 2), everybody=False)
+        asked.append(chosen)
+    assert sum("slow" in chosen for chosen in asked) < 40
+
+
+def test_what_all_sessions_learn_begins_as_a_plain_mean() -> None:
+    shared = SharedWorth()
+    for most in (0, 4, 2, 4):
+        shared.learn({"a": most})
+    assert shared.accepted[frozenset({"a"})] == pytest.approx(2.5)
