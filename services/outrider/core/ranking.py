@@ -86,8 +86,12 @@ def ranked_picks(
     if not rows:
         empty = torch.empty((0, k), dtype=torch.int64, device=logits.device)
         return empty, empty.to(torch.float64)
-    if logits.device.type == "cpu" and all(own.temperature == 0.0 for own, _ in rows):
-        return _greedy(logits, k, token_ids)
+    if logits.device.type == "cpu":
+        greedy = [index for index, (own, _) in enumerate(rows) if own.temperature == 0.0]
+        if len(greedy) == len(rows):
+            return _greedy(logits, k, token_ids)
+        if greedy:  # by the same way as alone: the last bits of confidences differ between the ways
+            return _apart(logits, rows, k, token_ids, greedy)
     with torch.inference_mode():
         every = LogitRows.of(logits, token_ids)
         listed = _race(every, rows, k)
@@ -99,6 +103,20 @@ def ranked_picks(
         ]
     device = logits.device
     return torch.tensor(ids, device=device), torch.tensor(confidences, dtype=torch.float64, device=device)
+
+
+def _apart(
+    logits: torch.Tensor, rows: Rows, k: int, token_ids: torch.Tensor | None, greedy: list[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Greedy rows and the others, each among themselves."""
+    ids = torch.empty((len(rows), k), dtype=torch.int64)
+    confidences = torch.empty((len(rows), k), dtype=torch.float64)
+    others = sorted(set(range(len(rows))) - set(greedy))
+    for which in (greedy, others):
+        index = torch.tensor(which)
+        own = [rows[row] for row in which]
+        ids[index], confidences[index] = ranked_picks(logits[index], own, k, token_ids)
+    return ids, confidences
 
 
 def _greedy(

@@ -68,16 +68,15 @@ class DrafterService(services.DrafterService):
     ) -> AsyncIterator[pb.DraftResponse]:
         """One verifier's stream. Its end, however it comes, frees its sessions."""
         stream = self._connect()
-        # The generator may be left between two of its steps, so its `finally` alone would not do.
-        context.add_done_callback(lambda _: self._disconnect(stream))  # type: ignore[arg-type] # stubs
         reader = asyncio.create_task(self._read(stream, request_iterator))
         reader.add_done_callback(lambda task: self._read_all(stream, task))
+        # The generator may be left between two of its steps, so its `finally` alone would not do.
+        context.add_done_callback(lambda _: self._disconnect(stream, reader))  # type: ignore[arg-type] # stubs
         try:
             while events := await stream.take():
                 yield pb.DraftResponse(events=events)
         finally:
-            reader.cancel()
-            self._disconnect(stream)
+            self._disconnect(stream, reader)
 
     def on_turn(self, turn: Turn) -> None:
         """What the worker did: to be called in the event loop."""
@@ -130,7 +129,9 @@ class DrafterService(services.DrafterService):
             stream.end()
         return stream
 
-    def _disconnect(self, stream: DraftStream) -> None:
+    def _disconnect(self, stream: DraftStream, reader: asyncio.Task[None]) -> None:
+        # Commands that came after the stream's end would leave sessions that nobody frees.
+        reader.cancel()
         if self._streams.pop(stream.id, None) is not None:
             self._put(StreamEnd(stream.id))
 

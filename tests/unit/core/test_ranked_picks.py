@@ -109,6 +109,18 @@ def test_a_row_does_not_depend_on_the_others() -> None:
         assert torch.equal(alone[0][0], ids[row]) and torch.equal(alone[1][0], confidences[row])
 
 
+def test_a_greedy_row_has_the_same_bits_beside_rows_that_draw() -> None:
+    """Trees compare confidences, so even the last bit could choose another node."""
+    logits = torch.randn(64, 5000, generator=torch.Generator().manual_seed(6)) * 4
+    greedy = [(SamplingParams(temperature=0.0), row) for row in range(32)]
+    drawing = [(SamplingParams(seed=row), row) for row in range(32)]
+    ids, confidences = ranked_picks(logits[:32], greedy, 4)
+    both_ids, both = ranked_picks(logits, greedy + drawing, 4)
+    assert torch.equal(both_ids[:32], ids) and torch.equal(both[:32], confidences)
+    drawn_ids, drawn = ranked_picks(logits[32:], drawing, 4)
+    assert torch.equal(both_ids[32:], drawn_ids) and torch.equal(both[32:], drawn)
+
+
 def test_fewer_are_the_first_of_more() -> None:
     logits, rows = batch(16, 3000, 8)
     many, _ = ranked_picks(logits, rows, 20)

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from outrider.core.params import Grammar, GrammarKind, LogitEdits, SamplingParams
 from outrider.drafting.picking.grammars import DraftGrammars
 from outrider.drafting.session import DraftSession, SessionKey
-from outrider.structured import GrammarCompiler, GrammarVocabulary
+from outrider.structured import GrammarCompiler, GrammarMatcher, GrammarVocabulary
 from tests.tiny_models import EOS_TOKEN_ID, make_tiny
 
 WORD = Grammar(GrammarKind.REGEX, "(ab)+c")
@@ -91,6 +91,33 @@ def test_tokens_that_were_drafted_without_a_mask_cost_the_mask_until_they_are_go
     own.commit([a, b])
     after = allowed(grammars.mask(own, own.ahead))
     assert after is not None and a in after and b not in after
+
+
+def test_a_grammar_that_the_target_left_is_followed_no_further(
+    compiler: GrammarCompiler, ids: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each row of each round would go through all the text since."""
+    a, b = ids["a"], ids["b"]
+    grammars, own = DraftGrammars(compiler), session(WORD, [9, b], prompt_len=1)
+    grammars.open(own)
+    compiler.submit(WORD).result(timeout=60)
+    assert grammars.mask(own, own.ahead) is None
+    monkeypatch.setattr(GrammarMatcher, "accept", lambda *_: pytest.fail("it is followed on"))
+    own.commit([a])
+    assert grammars.mask(own, own.ahead) is None
+
+
+def test_a_defect_of_the_compiler_costs_the_mask_only(ids: dict[str, int]) -> None:
+    def load() -> GrammarVocabulary:
+        raise TypeError("a defect")
+
+    broken = GrammarCompiler(load)
+    grammars, own = DraftGrammars(broken), session(WORD, [9], prompt_len=1)
+    grammars.open(own)
+    with pytest.raises(TypeError):
+        broken.submit(WORD).result(timeout=60)
+    assert grammars.mask(own, own.ahead) is None
+    broken.close()
 
 
 def test_while_a_grammar_is_compiled_there_is_no_mask(folder: Path, ids: dict[str, int]) -> None:

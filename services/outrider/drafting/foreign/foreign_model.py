@@ -141,7 +141,8 @@ class ForeignModel:
         state = self._states[session]
         if state.context.taken < len(session.tokens):
             return False
-        if self._full(state):
+        # A text of which nothing is readable yet gives the model nothing to go on from.
+        if self._full(state) or len(state) == 0:
             return True
         if not session.goal:
             return state.missing < KEEP_UP

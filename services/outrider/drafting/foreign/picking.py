@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ class ForeignPicker:
             return []
         chosen = logits[list(rows)].softmax(-1).max(-1)
         return [
-            Pick(token_id, confidence)
+            Pick(token_id, 0.0 if math.isnan(confidence) else confidence)
             for token_id, confidence in zip(chosen.indices.tolist(), chosen.values.tolist(), strict=True)
         ]
 

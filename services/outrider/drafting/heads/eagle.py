@@ -145,12 +145,19 @@ class Eagle:
     def _take_in(self, session: DraftSession, held: _Held, features: Sequence[FeatureBlock]) -> None:
         """Raises:
         ProtocolError: the features do not go on where the last ones ended, or are not what was asked for.
-        OverloadedError: more rows wait, over all sessions, than the pool could ever hold.
+        OverloadedError: more rows wait, over all sessions, than the pool could ever hold, and this one has
+            a part in it.
         """
         held.rows.add(features, most=len(session.tokens) - 1)
-        waiting = sum(own.rows.waiting for own in self._held.values())
-        if waiting > self._engine.pool_tokens:
-            raise OverloadedError(f"{waiting} rows of features wait, {self._engine.pool_tokens} fit")
+        most = self._engine.pool_tokens
+        if held.rows.waiting > SHORT:
+            waiting = sum(own.rows.waiting for own in self._held.values())
+            if waiting > most:
+                raise OverloadedError(f"{waiting} rows of features wait, {most} fit")
+        if held.rows.lagging:
+            lagging = sum(own.rows.lagging for own in self._held.values())
+            if lagging > most:
+                raise OverloadedError(f"{lagging} rows of features lack others, {most} may wait")
 
     def step(self, sessions: Sequence[DraftSession]) -> StepReport:
         planned, starved = self._plan(sessions)

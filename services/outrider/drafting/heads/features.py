@@ -41,6 +41,11 @@ class FeatureRows:
         """Rows that all features have and that were not taken."""
         return max(0, self.end - self._first - self._taken) if self._first >= 0 else 0
 
+    @property
+    def lagging(self) -> int:
+        """Rows of one feature at least that another one lacks: nothing can be done with them yet."""
+        return max(self._ends.values()) - max(self.end, self._first)
+
     def add(self, blocks: Sequence[FeatureBlock], *, most: int) -> int:
         """Take rows in.
 

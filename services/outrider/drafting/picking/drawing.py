@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from outrider.core.acceptance import draft_uniforms, draw, ranked_law
+from outrider.core.errors import InternalError
 from outrider.core.ranking import NO_TOKEN, ranked_picks
 from outrider.core.sampling import target_probs
 from outrider.core.trees import SparseProbs
@@ -43,12 +44,25 @@ def draw_candidates(
         rows: what the R rows come after; `count` is 1 at least.
         vocabulary: int64 [V], the ids of the columns of a reduced draft vocabulary; None: column x is id x.
 
+    A row that nothing can be drawn from (NaN, +inf, nothing but -inf) counts as one that knows nothing, all
+    zeros: the text of one session must not cost the others their drafts.
+
     Returns:
         For each row at most `count` different tokens, and one at least.
-
-    Raises:
-        InternalError: a row holds NaN, +inf, or nothing but -inf.
     """
+    try:
+        return _draw_all(logits, rows, vocabulary)
+    except InternalError:
+        lost = ~torch.isfinite(logits.amax(1, keepdim=True))
+        if not bool(lost.any()):
+            raise
+        return _draw_all(logits.masked_fill(lost, 0.0), rows, vocabulary)
+
+
+def _draw_all(
+    logits: torch.Tensor, rows: Sequence[DraftRow], vocabulary: torch.Tensor | None
+) -> list[Candidates]:
+    """Raises InternalError: a row holds NaN, +inf, or nothing but -inf."""
     answers: dict[int, Candidates] = {}
     judged = [index for index, row in enumerate(rows) if is_drawn(row.session)]
     by_count: dict[int, list[int]] = {}

@@ -55,15 +55,24 @@ class DraftGrammars:
         followed = self._followed.get(session)
         if followed is None or not followed.compiling.done():
             return None
+        if followed.compiling.cancelled() or followed.compiling.exception() is not None:
+            self._give_up(session, "it was not compiled")  # whatever it was that failed
+            return None
         try:
             if followed.matcher is None:
                 compiled = followed.compiling.result()
                 followed.matcher = compiled.matcher(session.sampling.edits.end_token_ids)
-            return _mask(followed, followed.matcher, session, above)
+            mask = _mask(followed, followed.matcher, session, above)
         except OutriderError as error:
-            log.info("session %s is drafted for without its grammar: %s", session.key.session_id, error)
-            self.close(session)
+            self._give_up(session, error)
             return None
+        if session.prompt_len + followed.committed < len(session.tokens):
+            self._give_up(session, "a committed token does not fit it")  # nor would any that follow
+        return mask
+
+    def _give_up(self, session: DraftSession, why: object) -> None:
+        log.info("session %s is drafted for without its grammar: %s", session.key.session_id, why)
+        self.close(session)
 
     def close(self, session: DraftSession) -> None:
         """Forget a session. Idempotent."""

@@ -131,3 +131,24 @@ def test_closed_sessions_leave_nothing() -> None:
     bench.put(*(CloseDraft(text.name, 1) for text in texts))
     assert bench.method.usage == 0.0
     assert not bench.scheduler.has_work
+
+
+def test_features_that_lack_others_are_bounded_too() -> None:
+    """Half of the features are of no use, and must not pile up; nor may they cost whoever sends all."""
+    bench, good = Bench("eagle3", pool_tokens=256), Text("good", "eagle3", 60, 9)
+    bench.propose(open_(good))
+    texts = [Text(name, "eagle3", 60, seed) for seed, name in enumerate("abcdef")]
+    bench.put(*(open_(text, length=0, features=text.blocks(0, 59)[:1]) for text in texts))
+    answers = bench.run()
+    assert {name for name, answer in answers.items() if isinstance(answer, Stale)} == {"e", "f"}
+    assert all(isinstance(own, Stale) and own.reason is StaleReason.FULL for own in answers.values())
+    assert len(bench.propose(advance(good, (7,)))) == 4
+
+
+def test_a_round_is_not_turned_away_because_prompts_wait() -> None:
+    bench, good = Bench("eagle3", pool_tokens=256), Text("good", "eagle3", 20, 9)
+    bench.propose(open_(good))
+    texts = [Text(name, "eagle3", 60, seed) for seed, name in enumerate("abcd")]
+    bench.put(*(open_(text, length=0) for text in texts))
+    bench.put(open_(Text("short", "eagle3", 21, 5), length=0))
+    assert len(bench.propose(advance(good, (7,)))) == 4
