@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
-from outrider.core.params import Acceptance
 from outrider.core.rounds import Proposal, StaleReason
 from outrider.core.trees import TokenTree
-from outrider.verifying.features import FeatureFeed, spread
+from outrider.verifying.choice import Choice
+from outrider.verifying.commands import Commands
+from outrider.verifying.features import FeatureFeed
 from outrider.verifying.fusion.council import Council
+from outrider.verifying.link_state import LinkState
 from outrider.verifying.mailbox import Admit, LinkUp, Outcome
-from outrider.verifying.patience import Patience
 from outrider.verifying.proposals import refusal
-from outrider.verifying.rounds import Settled, clip
+from outrider.verifying.rounds import Settled
 from outrider.verifying.session import Drafting, DraftPhase, LinkDrafting, Session
-from outrider.wire.messages import AdvanceDraft, CloseDraft, DraftCommand, OpenDraft, Stale
+from outrider.wire.messages import AdvanceDraft, OpenDraft, Stale
 
 _FULL_BACKOFF_S = 1.0
 """How long a session stays away from a drafter that said it is full."""
 _KEEP_UP = 48
 """A drafter that is not asked hears of commits when there are so many: one by one they would cost it more."""
-_EMPTY = TokenTree()
-
-
-@dataclass(slots=True)
-class LinkState:
-    """A drafter as the engine thread sees it."""
-
-    name: str
-    patience: Patience
-    generation: int = 0
-    up: bool = False
-    draining: bool = False
-    max_draft_tokens: int = 0
-    vocab_size: int = 0  # rows of its output head
-    tree_nodes: int = 0  # most draft tokens of its trees; 0: it drafts chains
 
 
 class DraftDesk:
@@ -65,7 +51,8 @@ class DraftDesk:
         self._vocab_size = vocab_size
         self._max_nodes = max_nodes
         self._feed = feed
-        self._council = council
+        self._choice = Choice(self._links, council, max_nodes=max_nodes)
+        self._commands = Commands(self._links, feed, vocab_size=vocab_size)
         self._dropped = dropped
         self._resting = resting
         self.share = max_nodes  # most draft tokens of a session, as the load has it
@@ -106,48 +93,28 @@ class DraftDesk:
 
     def stepped(self, seconds: float) -> None:
         """A step of the target without prompts took so long."""
-        self._council.stepped(seconds)
+        self._choice.stepped(seconds)
 
     # Sessions
 
     def begin(self, item: Admit) -> Drafting:
-        """A session's side of drafting, before anything is sent.
-
-        By the rules "token" and "block" it has one drafter: which one is asked must not depend on
-        tokens that were drawn.
-        """
-        drafters = {name: depth for name, depth in item.drafters if name in self._links}
-        if len(drafters) > 1 and item.record.speculation.acceptance is not Acceptance.COUPLED:
-            there = [name for name in drafters if self._links[name].up and not self._links[name].draining]
-            waits = {name: self._usual_s(name) for name in there}
-            best = self._council.best(waits) or next(iter(drafters))
-            drafters = {best: drafters[best]}
-        return Drafting(
-            {name: LinkDrafting(name, depth) for name, depth in drafters.items()},
-            nodes=min(item.draft_nodes, self._max_nodes),
-            worth=self._council.begin() if len(drafters) > 1 else None,
-        )
+        """A session's side of drafting, before anything is sent."""
+        return self._choice.begin(item)
 
     def admit(self, session: Session, now: float, outcome: Outcome) -> None:
         """Let drafters prefill while the verifier does. The first round takes no proposal: it
         is the last chunk of the prompt."""
         if session.remaining < 3:
             return  # after the first round one token is left at most, and nobody is asked for it
-        for own in self._chosen(session, now):
-            link = self._links[own.name]
-            if own.phase is DraftPhase.ABSENT and link.up and not link.draining:
-                self._send(link, self._open(session, own), outcome)
+        for own in self._choice.chosen(session.drafting, now):
+            if own.phase is DraftPhase.ABSENT and self._links[own.name].takes_sessions:
+                self._commands.send(own.name, self._commands.open(session, own), outcome)
 
     def carry(self, session: Session, outcome: Outcome) -> None:
         """After a part of a prompt ran: send the features that its drafters need."""
         for own in session.drafting.links.values():
-            if own.phase is not DraftPhase.OPEN:
-                continue
-            shipment = self._feed.take_chunk(own.name, session.session_id, session.sequence, own.known)
-            if shipment.parts:
-                command = AdvanceDraft(session.session_id, session.record.epoch, own.known, (), 0, 0)
-                for part in spread(command, shipment):
-                    self._send(self._links[own.name], part, outcome)
+            if own.phase is DraftPhase.OPEN:
+                self._commands.carry(session, own, outcome)
 
     def ask(
         self, session: Session, settled: Settled, now: float, outcome: Outcome, nodes: Sequence[int] = ()
@@ -159,11 +126,11 @@ class DraftDesk:
         drafting = session.drafting
         if not drafting.links:
             return
-        self._learn(session, settled, now)
+        self._choice.learn(drafting, settled, now)
         drafting.forget_round()
         if session.remaining < 2:
             return  # the next round is the last one
-        chosen = {own.name for own in self._chosen(session, now)}
+        chosen = {own.name for own in self._choice.chosen(drafting, now)}
         for own in list(drafting.links.values()):
             link = self._links[own.name]
             if own.phase is DraftPhase.OFF or not link.up:
@@ -173,21 +140,13 @@ class DraftDesk:
     def close(self, session: Session, outcome: Outcome) -> None:
         """The session is over."""
         for own in session.drafting.links.values():
-            self._close(session, own, outcome)
+            self._commands.close(session, own, outcome)
 
     # Proposals
 
     def draft(self, session: Session) -> TokenTree:
         """What of the proposals that came is verified; empty if there is nothing."""
-        drafting = session.drafting
-        proposals = drafting.proposals
-        if not proposals:
-            return _EMPTY
-        depth = min(session.remaining - 1, max(drafting.links[name].wanted for name in proposals))
-        if len(proposals) > 1:
-            return self._council.draft(proposals, nodes=min(drafting.nodes, self.share), depth=depth)
-        ((name, proposal),) = proposals.items()
-        return clip(proposal.tree, nodes=drafting.links[name].nodes, depth=depth)
+        return self._choice.draft(session, self.share)
 
     def take(self, name: str, proposal: Proposal, session: Session | None, now: float) -> None:
         """A proposal came: believe it, or drop and count it."""
@@ -210,7 +169,7 @@ class DraftDesk:
             return
         own.wait_until = None
         if event.reason in (StaleReason.TOO_LONG, StaleReason.INVALID):
-            self._close(session, own, outcome)
+            self._commands.close(session, own, outcome)
             return
         own.phase = DraftPhase.ABSENT
         if event.reason is StaleReason.FULL:
@@ -230,45 +189,6 @@ class DraftDesk:
             if patience.resting(now):
                 self._resting(name, True)
 
-    # Who is asked
-
-    def _chosen(self, session: Session, now: float) -> list[LinkDrafting]:
-        """The drafters that are worth asking now; of one alone it is not the question."""
-        drafting = session.drafting
-        if drafting.worth is None:
-            return list(drafting.links.values())
-        waits = self._reachable(drafting, now)
-        names = self._council.choose(drafting.worth, waits) if waits else frozenset()
-        return [own for own in drafting.links.values() if own.name in names]
-
-    def _reachable(self, drafting: Drafting, now: float) -> Mapping[str, float]:
-        """Usual latency of each drafter that could be asked, in seconds."""
-        return {
-            own.name: self._usual_s(own.name)
-            for own in drafting.links.values()
-            if own.phase is not DraftPhase.OFF and self._may_ask(own, self._links[own.name], now)
-        }
-
-    def _may_ask(self, own: LinkDrafting, link: LinkState, now: float) -> bool:
-        if not link.up or link.patience.resting(now):
-            return False
-        return own.phase is DraftPhase.OPEN or (not link.draining and now >= own.reopen_at)
-
-    def _usual_s(self, name: str) -> float:
-        return self._links[name].patience.usual_s or 0.0
-
-    def _learn(self, session: Session, settled: Settled, now: float) -> None:
-        drafting = session.drafting
-        asked = {name: own.proposal for name, own in drafting.links.items() if own.wanted}
-        sample = self._council.learn(
-            drafting.worth,
-            asked,
-            settled.token_ids,
-            everybody=drafting.worth is not None and self._reachable(drafting, now).keys() <= asked.keys(),
-        )
-        for name in asked:
-            drafting.links[name].credited = min(sample.get(name, 0), settled.accepted)
-
     def _ask(
         self,
         session: Session,
@@ -286,19 +206,19 @@ class DraftDesk:
         patience = link.patience.wait_s(now)
         fused = session.drafting.worth is not None
         if own.phase is DraftPhase.ABSENT:
-            if depth < 1 or not self._may_ask(own, link, now):
+            if depth < 1 or not link.may_be_asked(own, now):
                 return
-            command: OpenDraft | AdvanceDraft = self._open(session, own)
+            command: OpenDraft | AdvanceDraft = self._commands.open(session, own)
             depth = 0 if fused else depth  # of several, nobody waits for one that has to prefill
         else:
             if fused and not depth and len(session.tokens) - own.known < _KEEP_UP:
                 return
-            command = self._advance(session, own)
-        shipment = self._feed.take(link.name, session.session_id, session.sequence, nodes)
+            command = self._commands.advance(session, own)
+        shipment = self._commands.rows(session, own, nodes)
         if not patience or not shipment.complete:
             depth = 0  # it rests, or lacks features: let it keep up, and expect nothing
         if depth:
-            tree = self._nodes(link, most, depth)
+            tree = link.nodes(most, depth)
             command = replace(command, draft_nodes=tree)
             own.wanted, own.nodes = depth, tree or depth
             own.asked_at, own.wait_until = now, now + patience
@@ -308,13 +228,7 @@ class DraftDesk:
             traceparent=session.spans.begin() if session.spans else "",
             patience_us=round(patience * 1e6),
         )
-        for part in spread(command, shipment):
-            self._send(link, part, outcome)
-
-    def _nodes(self, link: LinkState, most: int, depth: int) -> int:
-        """Most draft tokens of a proposal that is `depth` deep; 0: a chain."""
-        nodes = min(link.tree_nodes, link.max_draft_tokens, most)
-        return nodes if nodes > depth else 0
+        self._commands.send(link.name, command, outcome, shipment)
 
     def _observe(self, own: LinkDrafting, proposal: Proposal, now: float, *, late: bool) -> None:
         """Learn the drafter's latency; of late proposals only from the last one missed."""
@@ -325,51 +239,3 @@ class DraftDesk:
                 self._resting(own.name, False)
         elif proposal.base_len == own.missed_len:
             patience.observe(now - own.missed_asked_at)
-
-    # Commands
-
-    def _open(self, session: Session, own: LinkDrafting) -> OpenDraft:
-        """Begin on a drafter; nothing is asked yet."""
-        own.phase, own.known, own.credited = DraftPhase.OPEN, len(session.tokens), 0
-        self._feed.start(own.name, session.session_id)
-        return OpenDraft(
-            session.session_id,
-            session.record.epoch,
-            tuple(session.tokens),
-            session.record.sampling,
-            0,
-            prompt_len=len(session.record.prompt),
-            acceptance=self._rule(session, self._links[own.name]),
-            tenant=session.record.cache_salt,
-        )
-
-    def _advance(self, session: Session, own: LinkDrafting) -> AdvanceDraft:
-        """All that was committed since the drafter heard of the session last."""
-        base, own.known = own.known, len(session.tokens)
-        credited, own.credited = own.credited, 0
-        token_ids = tuple(session.tokens[base:])
-        return AdvanceDraft(
-            session.session_id, session.record.epoch, base, token_ids, min(credited, len(token_ids)), 0
-        )
-
-    def _close(self, session: Session, own: LinkDrafting, outcome: Outcome) -> None:
-        """The session is over for one drafter."""
-        own.forget_round()
-        self._feed.forget(own.name, session.session_id)
-        if own.phase is DraftPhase.OPEN:
-            self._send(self._links[own.name], CloseDraft(session.session_id, session.record.epoch), outcome)
-        own.phase = DraftPhase.OFF
-
-    def _rule(self, session: Session, link: LinkState) -> Acceptance:
-        """By what rule the drafter has to draft.
-
-        Past the target's head it may draw ids that cannot be verified. To drop just the proposals that hold
-        one would bend the law of drawn tokens. Of tokens that coupled noise chose it may be done: the rules
-        take them as given, whatever they are.
-        """
-        if link.vocab_size > self._vocab_size:
-            return Acceptance.COUPLED
-        return session.record.speculation.acceptance
-
-    def _send(self, link: LinkState, command: DraftCommand, outcome: Outcome) -> None:
-        outcome.commands.setdefault((link.name, link.generation), []).append(command)

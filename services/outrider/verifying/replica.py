@@ -19,11 +19,12 @@ from outrider.structured import GrammarCompiler, GrammarVocabulary
 from outrider.telemetry.metrics import VerifierMetrics
 from outrider.telemetry.tracing import Tracing
 from outrider.verifying.admission import Admission
-from outrider.verifying.drafts import DraftDesk, LinkState
+from outrider.verifying.drafts import DraftDesk
 from outrider.verifying.engine_thread import EngineThread
 from outrider.verifying.features import FeatureFeed
 from outrider.verifying.fusion.council import Council
 from outrider.verifying.hub import Hub
+from outrider.verifying.link_state import LinkState
 from outrider.verifying.links import DrafterLink, LinkStatus
 from outrider.verifying.loop import RoundLoop
 from outrider.verifying.mailbox import End, Shutdown

@@ -11,9 +11,10 @@ from outrider.core.params import Acceptance, SamplingParams, SpeculationParams, 
 from outrider.core.rounds import Proposal, StaleReason
 from outrider.core.sessions import SessionRecord
 from outrider.core.trees import TokenTree
-from outrider.verifying.drafts import DraftDesk, LinkState
+from outrider.verifying.drafts import DraftDesk
 from outrider.verifying.features import FeatureFeed
 from outrider.verifying.fusion.council import Council
+from outrider.verifying.link_state import LinkState
 from outrider.verifying.mailbox import Admit, LinkUp, Outcome
 from outrider.verifying.patience import Patience
 from outrider.verifying.rounds import Settled

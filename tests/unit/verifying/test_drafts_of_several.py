@@ -11,10 +11,11 @@ from outrider.core.params import Acceptance, SamplingParams, SpeculationParams, 
 from outrider.core.rounds import Proposal
 from outrider.core.sessions import SessionRecord
 from outrider.core.trees import TokenTree
-from outrider.verifying.drafts import DraftDesk, LinkState
+from outrider.verifying.drafts import DraftDesk
 from outrider.verifying.features import FeatureFeed
 from outrider.verifying.fusion.council import Council
 from outrider.verifying.fusion.worth import Worth
+from outrider.verifying.link_state import LinkState
 from outrider.verifying.mailbox import Admit, LinkUp, Outcome
 from outrider.verifying.patience import Patience
 from outrider.verifying.rounds import Settled
@@ -32,6 +33,7 @@ class Listening(Council):
         super().__init__(nodes=8, least=0.0)
         self.wanted: frozenset[str] | None = None
         self.everybody: list[bool] = []
+        self.asked: list[set[str]] = []
 
     def choose(self, worth: Worth, waits: Mapping[str, float]) -> frozenset[str]:
         return frozenset(waits) if self.wanted is None else self.wanted & frozenset(waits)
@@ -45,6 +47,7 @@ class Listening(Council):
         everybody: bool,
     ) -> dict[str, int]:
         self.everybody.append(everybody)
+        self.asked.append(set(asked))
         return super().learn(worth, asked, token_ids, everybody=everybody)
 
 
@@ -142,6 +145,19 @@ def test_asked_are_all_only_if_each_that_can_be_asked_was() -> None:
     desk.round(session, 7)
     desk.round(session, 7)
     assert desk.council.everybody == [False, False, False, True]
+
+
+def test_a_lost_link_says_nothing_of_what_its_drafter_is_worth() -> None:
+    desk = Desk()
+    session = desk.begin()
+    desk.round(session, 7)
+    desk.desk.link_down("b", 1, [session])
+    desk.round(session, 7)
+    assert desk.council.asked == [set(), {"a"}]
+    desk.propose(session, "a", 5)
+    desk.desk.link_down("a", 1, [session])
+    desk.round(session, 7)
+    assert desk.council.asked[-1] == {"a"}  # it had answered before
 
 
 def test_what_a_drafter_got_right_is_told_when_it_hears_of_it() -> None:
