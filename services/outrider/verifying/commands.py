@@ -60,6 +60,12 @@ class Commands:
             command = AdvanceDraft(session.session_id, session.record.epoch, own.known, (), 0, 0)
             self.send(own.name, command, outcome, shipment)
 
+    def catch_up(self, session: Session, own: LinkDrafting, outcome: Outcome) -> None:
+        """Before the end: drafters that learn from what was served hear of all of it. Heads do not learn."""
+        behind = own.phase is DraftPhase.OPEN and own.known < len(session.tokens)
+        if behind and not self._feed.feeds(own.name):
+            self.send(own.name, self.advance(session, own), outcome)
+
     def close(self, session: Session, own: LinkDrafting, outcome: Outcome) -> None:
         """The session is over for one drafter."""
         own.forget_round()

@@ -140,6 +140,8 @@ class DraftDesk:
     def close(self, session: Session, outcome: Outcome) -> None:
         """The session is over."""
         for own in session.drafting.links.values():
+            if session.drafting.worth is not None:
+                self._commands.catch_up(session, own, outcome)
             self._commands.close(session, own, outcome)
 
     # Proposals

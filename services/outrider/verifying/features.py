@@ -75,6 +75,10 @@ class FeatureFeed:
             kept.pop(name, None)
         self._links = kept
 
+    def feeds(self, name: str) -> bool:
+        """Whether a drafter is sent features."""
+        return name in self._links
+
     def took(self, name: str, size: int) -> None:
         """So many bytes are on the wire: as many more may follow."""
         if (link := self._links.get(name)) is not None:

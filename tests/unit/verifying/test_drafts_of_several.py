@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -20,7 +21,7 @@ from outrider.verifying.mailbox import Admit, LinkUp, Outcome
 from outrider.verifying.patience import Patience
 from outrider.verifying.rounds import Settled
 from outrider.verifying.session import DraftPhase, Session
-from outrider.wire.messages import AdvanceDraft, OpenDraft
+from outrider.wire.messages import AdvanceDraft, CloseDraft, OpenDraft
 from tests.unit.verifying.fake_rows import FakeRows
 
 INFO = DrafterInfo(ModelInfo("draft"), "draft_model", (), 16, 8, "a")
@@ -145,6 +146,33 @@ def test_asked_are_all_only_if_each_that_can_be_asked_was() -> None:
     desk.round(session, 7)
     desk.round(session, 7)
     assert desk.council.everybody == [False, False, False, True]
+
+
+def test_one_that_was_not_asked_hears_of_the_rest_at_the_end() -> None:
+    desk = Desk()
+    session = desk.begin()
+    desk.round(session, 7)
+    desk.council.wanted = frozenset("b")
+    desk.outcome = Outcome()
+    desk.round(session, 8)
+    desk.desk.close(session, desk.outcome)
+    advance, close = desk.sent("a")
+    assert isinstance(advance, AdvanceDraft) and isinstance(close, CloseDraft)
+    assert (advance.base_len, advance.token_ids, advance.draft_length) == (4, (8,), 0)
+    assert [type(command) for command in desk.sent("b")] == [AdvanceDraft, CloseDraft]
+    desk.desk.close(session, desk.outcome)
+    assert desk.sent("a") == []
+
+
+def test_heads_hear_nothing_more_at_the_end() -> None:
+    desk = Desk()
+    desk.desk.link_up(LinkUp("a", 1, replace(INFO, features=("last_hidden",))))
+    session = desk.begin()
+    session.tokens.append(7)
+    desk.outcome = Outcome()
+    desk.desk.close(session, desk.outcome)
+    assert [type(command) for command in desk.sent("a")] == [CloseDraft]
+    assert [type(command) for command in desk.sent("b")] == [AdvanceDraft, CloseDraft]
 
 
 def test_a_lost_link_says_nothing_of_what_its_drafter_is_worth() -> None:
