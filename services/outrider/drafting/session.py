@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from outrider.core.history import TokenHistory
 from outrider.core.params import Acceptance, SamplingParams
 from outrider.core.trees import SparseProbs
+
+if TYPE_CHECKING:  # it needs torch, which takes seconds to load; drafters without a model do not
+    from outrider.core.history import TokenHistory
 
 
 class SessionKey(NamedTuple):
