@@ -45,7 +45,8 @@ def build_foreign(folder: Path, target: Path, config: DrafterConfig) -> ForeignM
         tokenizer_fingerprint=tokenizer_fingerprint(target),
         vocab_size=load_config(target).vocab_size,
     )
-    theirs, own = TokenTexts.load(target), TokenTexts.load(folder)
+    theirs = TokenTexts.load(target, info.vocab_size)
+    own = TokenTexts.load(folder, engine.info.vocab_size)
     shared = shared_ids(theirs, own, target_size=info.vocab_size, draft_size=engine.info.vocab_size)
     log.info(
         "%s has another tokenizer than %s: drafts are translated; %d of its %d tokens are the target's too",

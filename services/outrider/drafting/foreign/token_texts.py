@@ -18,10 +18,18 @@ _BYTE_OF = {char: byte for byte, char in bytes_to_unicode().items()}
 class TokenTexts:
     """A tokenizer as a translator between vocabularies sees it."""
 
-    def __init__(self, content: dict[str, Any]) -> None:
-        """`content`: of a tokenizer.json."""
-        self.lead = _lead(Tokenizer.from_str(json.dumps(content)))
+    def __init__(self, content: dict[str, Any], size: int = 0) -> None:
+        """Args:
+        content: of a tokenizer.json.
+        size: rows of the model's embeddings; 0: not known. Tokens that were added past them are left out:
+            to run one is not possible, whoever writes it in a prompt.
+        """
+        lead = _lead(Tokenizer.from_str(json.dumps(content)))
+        self.lead = tuple(token_id for token_id in lead if token_id < size or not size)
         """Ids that the tokenizer puts before any text, such as a beginning-of-sequence token."""
+        if size:
+            added = [token for token in content.get("added_tokens") or () if token["id"] < size]
+            content = content | {"added_tokens": added}
         # Post-processors add tokens, and some of them trim the offsets that seams are found by.
         bare = content | {"post_processor": None, "truncation": None, "padding": None}
         self._tokenizer = Tokenizer.from_str(json.dumps(bare))
@@ -38,15 +46,15 @@ class TokenTexts:
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
-    def load(cls, folder: Path) -> TokenTexts:
-        """Read `folder`/tokenizer.json.
+    def load(cls, folder: Path, size: int = 0) -> TokenTexts:
+        """Read `folder`/tokenizer.json; `size` as above.
 
         Raises:
             ConfigError: it cannot be read as a tokenizer.
         """
         path = folder / "tokenizer.json"
         try:
-            return cls(json.loads(path.read_text(encoding="utf-8")))
+            return cls(json.loads(path.read_text(encoding="utf-8")), size)
         except Exception as error:  # tokenizers raises nothing narrower
             raise ConfigError(f"{path} cannot be read as a tokenizer: {error}") from error
 

@@ -105,6 +105,22 @@ def test_bytes_that_are_no_text_do_no_harm() -> None:
     assert text_of(draft, context.ids) == "a��b�"
 
 
+def test_tokens_past_the_embeddings_become_text() -> None:
+    """A prompt that names one would fail the draft model's step for every session."""
+    tokenizer = byte_level(400)
+    size = tokenizer.get_vocab_size()
+    tokenizer.add_special_tokens(["<|late|>"])
+    tokenizer.add_tokens(["rides ahead"])
+    target, draft = TokenTexts(content(tokenizer)), TokenTexts(content(tokenizer), size)
+    text = "The drafter rides ahead"
+    late = target.special_id("<|late|>")
+    assert late is not None and late >= size and max(target.encode(text)[0]) >= size
+    context = DraftContext(target, draft)
+    context.take([late, *target.encode(text)[0], late])
+    assert max(context.ids) < size
+    assert text_of(draft, context.ids) == f"<|late|>{text}<|late|>"
+
+
 def test_special_tokens_keep_their_name_or_become_text() -> None:
     target, same, other = TEXTS["bpe"], TEXTS["characters"], TEXTS["unigram"]
     turn = target.special_id("<|im_start|>")
