@@ -18,8 +18,10 @@ from outrider.verifying.rounds import Settled
 from outrider.verifying.session import Drafting, DraftPhase, LinkDrafting, Session
 from outrider.wire.messages import AdvanceDraft, OpenDraft, Stale
 
-_FULL_BACKOFF_S = 1.0
-"""How long a session stays away from a drafter that said it is full."""
+_BACKOFF_S = 1.0
+"""How long a session stays away from a drafter that said it is full, or that fails."""
+_FAILURES = 3
+"""From so many lost sessions in a row on it fails: each opening would take it the whole text, for nothing."""
 _KEEP_UP = 48
 """A drafter that is not asked hears of commits when there are so many: one by one they would cost it more."""
 
@@ -159,7 +161,7 @@ class DraftDesk:
         if reason or own is None:
             self._dropped(name, reason)
             return
-        own.proposal = proposal
+        own.proposal, own.failures = proposal, 0
         own.wait_until = None
 
     def stale(self, name: str, event: Stale, session: Session | None, now: float, outcome: Outcome) -> None:
@@ -174,8 +176,9 @@ class DraftDesk:
             self._commands.close(session, own, outcome)
             return
         own.phase = DraftPhase.ABSENT
-        if event.reason is StaleReason.FULL:
-            own.reopen_at = now + _FULL_BACKOFF_S
+        own.failures += 1
+        if event.reason is StaleReason.FULL or own.failures >= _FAILURES:
+            own.reopen_at = now + _BACKOFF_S
 
     def missed(self, sessions: Iterable[Session], now: float) -> None:
         """These sessions step now although they await proposals: the patience with these ran out."""

@@ -38,6 +38,7 @@ class LinkDrafting:
     wait_until: float | None = None  # end of patience; None: nothing is awaited
     proposal: Proposal | None = None
     reopen_at: float = 0.0  # not before this time, after the drafter said that it is full
+    failures: int = 0  # times that it lost the session since its last proposal
     missed_len: int = -1  # length whose proposal was missed last, and when it had been asked for
     missed_asked_at: float = 0.0
 

@@ -185,6 +185,25 @@ def test_stale_full_backs_off(desk: Desk) -> None:
     assert [type(c) for c in desk.sent] == [OpenDraft]
 
 
+def test_who_loses_the_session_again_and_again_is_left_alone_for_a_while(desk: Desk) -> None:
+    def lose(now: float) -> None:
+        desk.desk.stale("d", Stale("s", 4, StaleReason.UNKNOWN), desk.session, now, desk.outcome)
+
+    for now in (0.1, 0.2):
+        lose(now)
+        desk.round(now)
+        assert [type(c) for c in desk.sent] == [OpenDraft]
+    lose(0.3)
+    desk.round(1.2)
+    assert desk.sent == []
+    desk.round(1.4)
+    assert [type(c) for c in desk.sent] == [OpenDraft]
+    desk.propose()
+    lose(1.5)
+    desk.round(1.5)
+    assert [type(c) for c in desk.sent] == [OpenDraft]
+
+
 def test_stale_with_another_epoch_is_ignored(desk: Desk) -> None:
     desk.desk.stale("d", Stale("s", 3, StaleReason.TOO_LONG), desk.session, 0.0, desk.outcome)
     assert desk.own.phase is DraftPhase.OPEN
