@@ -89,7 +89,7 @@ _ENTRIES: tuple[Entry, ...] = (
         about="EAGLE head trained on what it writes: the demo drafter",
         licence="Apache-2.0",
         target="smollm2-135m-instruct",
-        sha256="d62d601777407a0b63b2d854119856c9ca10fe3403ce7e6cb86788d46e7444f0",
+        sha256="07e1f734bde5f0653fa5dbac51753440644f5e4bc13f49e87a5a95d6ef132ee6",
     ),
     DraftHead(
         name="smollm2-135m-medusa",
