@@ -13,7 +13,7 @@ from outrider.verifying.features import FeatureFeed
 from outrider.verifying.fusion.council import Council
 from outrider.verifying.link_state import LinkState
 from outrider.verifying.mailbox import Admit, LinkUp, Outcome
-from outrider.verifying.proposals import refusal
+from outrider.verifying.proposals import UNUSABLE, refusal
 from outrider.verifying.rounds import Settled
 from outrider.verifying.session import Drafting, DraftPhase, LinkDrafting, Session
 from outrider.wire.messages import AdvanceDraft, OpenDraft, Stale
@@ -158,6 +158,8 @@ class DraftDesk:
         reason = refusal(proposal, session, own, vocab_size=self._vocab_size, max_nodes=self._max_nodes)
         if own is not None and reason in ("", "late"):
             self._observe(own, proposal, now, late=bool(reason))
+        if own is not None and reason in UNUSABLE:
+            own.wait_until = None  # it has answered: nothing better comes
         if reason or own is None:
             self._dropped(name, reason)
             return

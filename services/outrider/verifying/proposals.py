@@ -6,6 +6,9 @@ from outrider.core.errors import ProtocolError
 from outrider.core.rounds import Proposal
 from outrider.verifying.session import LinkDrafting, Session
 
+UNUSABLE = ("oversized", "malformed")
+"""Refusals of what was asked for, and came in time."""
+
 
 def refusal(
     proposal: Proposal, session: Session | None, own: LinkDrafting | None, *, vocab_size: int, max_nodes: int

@@ -116,6 +116,8 @@ def test_a_bad_proposal_is_dropped_and_counted(desk: Desk, changes: dict[str, ob
     desk.propose(**changes)
     assert desk.dropped == [reason]
     assert desk.own.proposal is None
+    # Who has answered is not waited for any longer; who answered something else may still answer.
+    assert (desk.session.drafting.wait_until is None) == (reason in ("oversized", "malformed"))
 
 
 def test_a_second_proposal_is_a_duplicate(desk: Desk) -> None:
