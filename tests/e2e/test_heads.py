@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from outrider.wire.v1 import common_pb2, generation_pb2
+from tests.killing import killed_and_back
 from tests.stack import Stack
 from tests.tiny_eagle import make_follower, make_tiny_eagle, make_unthinking
 from tests.tiny_models import make_tiny
@@ -133,24 +133,7 @@ async def test_killed_in_mid_stream_and_back(stack: Stack, name: str) -> None:
     """A session goes on without its head, and is opened again in mid-text once the head is back."""
     request: dict[str, Any] = {"temperature": 1.0, "max_tokens": 300}
     (expected, *_) = await _off(stack, **request)
-    drafter = stack[name]
-
-    def strike(seen: Generated) -> None:
-        if seen.deltas == 10:
-            drafter.kill()
-            drafter.start()
-
-    async with connected(stack.grpc) as stub:
-        got = await generate(stub, ask(drafter=name, **request), on_delta=strike)
-        assert got.token_ids == expected.token_ids
-        assert got.stats.drafts > 0
-        await asyncio.to_thread(drafter.wait_serving)
-        for _ in range(100):
-            again = await generate(stub, ask(drafter=name, **request))
-            assert again.token_ids == expected.token_ids
-            if again.stats.draft_tokens:
-                return
-    pytest.fail(f"{name} is not used again")
+    await killed_and_back(stack, name, expected, **request)
 
 
 @pytest.mark.parametrize(("tree", "expected"), [("chain", 4.0), ("2,1,1", 4.0)])
