@@ -46,6 +46,19 @@ _Loader.add_implicit_resolver(
 )
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes every text that `_Loader`, or any other reader of YAML, would take for something else."""
+
+
+_Dumper.yaml_implicit_resolvers = {
+    first: [
+        *yaml.SafeDumper.yaml_implicit_resolvers.get(first, ()),
+        *_Loader.yaml_implicit_resolvers.get(first, ()),
+    ]
+    for first in {*yaml.SafeDumper.yaml_implicit_resolvers, *_Loader.yaml_implicit_resolvers}
+}
+
+
 def load_config(path: Path | None, overrides: Sequence[str] = ()) -> OutriderConfig:
     """The configuration in `path` (None: the demo's), changed by `overrides`.
 
@@ -69,7 +82,7 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> OutriderCon
 
 def dump_config(config: OutriderConfig) -> str:
     """`config` as YAML that `load_config` reads back."""
-    text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    text: str = yaml.dump(config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False)
     return text
 
 

@@ -16,6 +16,9 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+_ADVERTISE = "address (host:port) under which others reach it, for the registry; empty: the one it listens on"
+
+
 class EngineConfig(_Section):
     """The paged engine that runs a model."""
 
@@ -43,6 +46,15 @@ class VerifierConfig(EngineConfig):
 
     host: str = "127.0.0.1"
     port: Port = 9100
+    advertise: str = Field("", description=_ADVERTISE)
+    drain_s: float = Field(
+        7.0, ge=0, description="after SIGTERM: how long sessions may go on; then they are handed over"
+    )
+    detached_s: float = Field(
+        2.0,
+        ge=0,
+        description="how long a session whose gateway was lost goes on before it is parked in the store",
+    )
     max_sessions: int = Field(64, ge=1, description="sessions that run at once")
     max_queue: int = Field(256, ge=0, description="sessions that wait; more are refused")
     draft_length: int = Field(4, ge=0, description="draft tokens a round when the request does not say")
@@ -74,6 +86,10 @@ class DrafterConfig(EngineConfig):
     method: Literal["draft_model", "prompt_lookup", "suffix", "medusa", "eagle"] = "draft_model"
     host: str = "127.0.0.1"
     port: Port = 9200
+    advertise: str = Field("", description=_ADVERTISE)
+    addresses: tuple[str, ...] = Field(
+        (), description="where its replicas are, with registry.kind static; empty: at host:port"
+    )
     model: str = Field(
         "", description="draft model or head: catalogue name or folder; unused by prompt_lookup, suffix"
     )
@@ -113,7 +129,16 @@ class GatewayConfig(_Section):
     host: str = "127.0.0.1"
     http_port: Port = 8000
     grpc_port: Port = 9000
-    verifiers: tuple[str, ...] = Field((), description="addresses; empty: the verifier of this file")
+    verifiers: tuple[str, ...] = Field(
+        (), description="addresses, with registry.kind static; empty: the verifier of this file"
+    )
+    probe_s: float = Field(0.5, gt=0, description="how often each verifier is asked how it is")
+    verifier_timeout_s: float = Field(
+        3.0, gt=0, description="a verifier that has not answered for so long counts as gone"
+    )
+    failover_s: float = Field(
+        30.0, ge=0, description="how long a session that lost its verifier waits for another one"
+    )
     max_body_bytes: int = Field(4 * 1024 * 1024, ge=1024)
     max_choices: int = Field(128, ge=1, description="most prompts x n (or best_of) of one request")
     max_request_tokens: int = Field(
@@ -129,11 +154,65 @@ class GatewayConfig(_Section):
     )
 
 
+class RegistryConfig(_Section):
+    """Who is alive, and where."""
+
+    kind: Literal["static", "redis"] = Field(
+        "static",
+        description="static: the addresses in this file; redis: verifiers and drafters enter themselves",
+    )
+    url: str = Field("", description="Redis, as in store.url; empty: the store's")
+    lease_s: float = Field(3.0, gt=0, description="one that has not been heard of for so long is left out")
+    heartbeat_s: float = Field(
+        0.5, gt=0, description="how often each one renews its lease, and reads the list"
+    )
+
+    @model_validator(mode="after")
+    def _check_lease(self) -> RegistryConfig:
+        if self.lease_s < 2 * self.heartbeat_s:
+            raise ValueError(
+                f"lease_s must be at least twice heartbeat_s ({self.heartbeat_s:g}), got {self.lease_s:g}"
+            )
+        return self
+
+
+class TlsConfig(_Section):
+    """Certificates of one kind of link, PEM files. They are read again when they change."""
+
+    certificate: str = Field("", description="certificate chain of this service; empty: plaintext")
+    key: str = Field("", description="its private key")
+    ca: str = Field("", description="authorities of peers' certificates; servers then ask callers for one")
+    server_name: str = Field("", description="name in the services' certificates, where addresses are not it")
+
+    @model_validator(mode="after")
+    def _check_pair(self) -> TlsConfig:
+        if bool(self.certificate) != bool(self.key):
+            raise ValueError("certificate and key go together: one of them is not set")
+        return self
+
+
+class SecurityConfig(_Section):
+    """Who may call whom, and how links are protected."""
+
+    internal_tls: TlsConfig = Field(TlsConfig(), description="links between gateways, verifiers and drafters")
+    public_tls: TlsConfig = Field(TlsConfig(), description="the gateway's own APIs, HTTP and gRPC")
+    cluster_token_file: str = Field(
+        "", description="file with a secret that all services share; callers without it are refused"
+    )
+    api_keys_file: str = Field(
+        "", description="file with the hashes of API keys (`outrider keys`); empty: none is asked for"
+    )
+
+
 class StoreConfig(_Section):
     """The session store."""
 
     kind: Literal["memory", "redis"] = "memory"
-    url: str = "redis://127.0.0.1:6379/0"
+    url: str = Field(
+        "redis://127.0.0.1:6379/0",
+        description="redis://, rediss:// (TLS), unix://; redis+cluster:// and redis+sentinel://, also with "
+        "TLS as rediss+..., take several HOST:PORT, the latter /SERVICE/DB too",
+    )
     ttl_s: int = Field(3600, ge=1, description="how long a session can be resumed")
     timeout_s: float = Field(1.0, gt=0, description="longest wait for one round trip")
     when_away: Literal["admit", "refuse"] = Field("admit", description="new sessions while the store is away")
@@ -159,6 +238,8 @@ class OutriderConfig(_Section):
     drafters: dict[str, DrafterConfig] = Field(default_factory=dict)
     gateway: GatewayConfig = GatewayConfig()
     store: StoreConfig = StoreConfig()
+    registry: RegistryConfig = RegistryConfig()
+    security: SecurityConfig = SecurityConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
 
     @model_validator(mode="after")

@@ -7,9 +7,13 @@ OutriderError
 ├── SessionNotFoundError        no such session here or in the store
 ├── SessionExistsError          the session id is in use
 ├── StaleEpochError             somebody else owns the session now
+├── UnauthenticatedError        no credential, or a wrong one
+├── PermissionDeniedError       the credential does not allow this
 ├── OverloadedError             queues are full: try again later
+│   └── RateLimitedError        the caller's own limit is used up: try again later
 ├── UnavailableError            a service that is needed is away: try again
-│   └── StoreUnavailableError   the session store is away
+│   ├── StoreUnavailableError   the session store is away
+│   └── SessionMovedError       the verifier hands the session over: resume it elsewhere
 ├── DeadlineExceededError       the caller's deadline passed
 ├── RequestCancelledError       the caller went away
 ├── ModelMismatchError          two services cannot work together
@@ -67,12 +71,28 @@ class OverloadedError(OutriderError):
         self.retry_after_s = retry_after_s
 
 
+class RateLimitedError(OverloadedError):
+    """The caller's own limit is used up."""
+
+
+class UnauthenticatedError(OutriderError):
+    """There is no credential, or a wrong one."""
+
+
+class PermissionDeniedError(OutriderError):
+    """The credential does not allow what is asked for."""
+
+
 class UnavailableError(OutriderError):
     """A service that is needed is away."""
 
 
 class StoreUnavailableError(UnavailableError):
     """The session store is away."""
+
+
+class SessionMovedError(UnavailableError):
+    """The verifier hands the session over: all of it is stored, resume it elsewhere."""
 
 
 class DeadlineExceededError(OutriderError):
@@ -122,6 +142,12 @@ _TABLE: dict[type[OutriderError], ErrorDescription] = {
     SessionNotFoundError: ErrorDescription("NOT_FOUND", 404, "not_found_error", "session_not_found"),
     SessionExistsError: ErrorDescription("ALREADY_EXISTS", 409, "conflict_error", "session_exists"),
     StaleEpochError: ErrorDescription("ABORTED", 409, "conflict_error", "stale_epoch"),
+    UnauthenticatedError: ErrorDescription("UNAUTHENTICATED", 401, "authentication_error", "unauthenticated"),
+    PermissionDeniedError: ErrorDescription(
+        "PERMISSION_DENIED", 403, "permission_error", "permission_denied"
+    ),
+    RateLimitedError: ErrorDescription("RESOURCE_EXHAUSTED", 429, "rate_limit_error", "rate_limited"),
+    SessionMovedError: ErrorDescription("UNAVAILABLE", 503, "server_error", "session_moved"),
     OverloadedError: ErrorDescription("RESOURCE_EXHAUSTED", 429, "rate_limit_error", "overloaded"),
     StoreUnavailableError: ErrorDescription("UNAVAILABLE", 503, "server_error", "store_unavailable"),
     UnavailableError: ErrorDescription("UNAVAILABLE", 503, "server_error", "unavailable"),

@@ -31,6 +31,8 @@ class SessionRecord:
     logprobs: LogprobParams = field(default_factory=LogprobParams)
     model: str = ""  # ModelInfo.identity of the model that generates it; empty: not known
     cache_salt: str = field(default="", repr=False)  # whom it belongs to; may be a secret
+    tenant: str = ""  # who asked: queues are shared between tenants, and nobody else may resume it
+    presentation: bytes = field(default=b"", repr=False)  # the gateway's note about its delivery
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,16 @@ class Role(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """How busy a replica is."""
+
+    running: int = 0  # sessions that it works on
+    waiting: int = 0  # sessions, or proposals, that wait for it
+    capacity: int = 0  # sessions that it can work on at once
+    kv_usage: float = 0.0  # 0 to 1
+
+
+@dataclass(frozen=True, slots=True)
 class Instance:
     """One service replica. That it is listed does not mean that it answers: links find that out."""
 
@@ -27,6 +37,8 @@ class Instance:
     address: str  # host:port
     name: str = ""  # a drafter's name in the configuration
     instance_id: str = ""  # empty: not known before the first call
+    draining: bool = False  # about to stop: nothing new for it
+    load: Load | None = None  # None: not told
 
 
 class Registry(Protocol):
@@ -40,6 +52,19 @@ class Registry(Protocol):
 
     async def close(self) -> None:
         """End all watches. Idempotent."""
+
+
+class Announcer(Protocol):
+    """Enters one replica into the registry and keeps it there."""
+
+    async def start(self, instance: Instance) -> None:
+        """Enter it, and renew it until `close`. A registry that is away is tried again, and is no error."""
+
+    def update(self, *, load: Load | None = None, draining: bool | None = None) -> None:
+        """Tell what has changed; a change of `draining` at once, all else with the next heartbeat."""
+
+    async def close(self) -> None:
+        """Take it out, and stop. Idempotent."""
 
 
 class StaticRegistry:

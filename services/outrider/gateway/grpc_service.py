@@ -6,7 +6,13 @@ import asyncio
 
 from grpc import aio
 
-from outrider.core.errors import DeadlineExceededError, OutriderError, UnavailableError, describe
+from outrider.core.errors import (
+    DeadlineExceededError,
+    OutriderError,
+    SessionNotFoundError,
+    UnavailableError,
+    describe,
+)
 from outrider.gateway.generation import Generation
 from outrider.gateway.generations import Generations, draw_seed
 from outrider.gateway.observation import Caller, Observer, safe_request_id
@@ -46,6 +52,12 @@ class GenerationServicer(GenerationService):
             raise
         finally:
             self._observer.metrics.request(_ROUTE, outcome)
+
+    async def Resume(
+        self, request: pb.ResumeRequest, context: aio.ServicerContext[pb.ResumeRequest, pb.ResumeResponse]
+    ) -> None:
+        """Go on with a generation whose stream was lost."""
+        await abort(context, SessionNotFoundError("no such generation"))
 
     async def _send(
         self, generation: Generation, context: aio.ServicerContext[pb.GenerateRequest, pb.GenerateResponse]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from typing import Any
 
@@ -48,6 +49,8 @@ def pack_params(record: SessionRecord) -> str:
             "logprobs": parameters.pack_logprobs(record.logprobs),
             "model": record.model,
             **({"cache_salt": record.cache_salt} if record.cache_salt else {}),
+            **({"tenant": record.tenant} if record.tenant else {}),
+            **({"presentation": b64encode(record.presentation).decode()} if record.presentation else {}),
         },
         separators=(",", ":"),
     )
@@ -79,6 +82,8 @@ def unpack_record(
             logprobs=parameters.unpack_logprobs(data.get("logprobs", {})),  # younger than the format
             model=data.get("model", ""),  # younger than the format
             cache_salt=_text(data.get("cache_salt", "")),  # younger than the format
+            tenant=_text(data.get("tenant", "")),  # younger than the format
+            presentation=b64decode(_text(data.get("presentation", "")), validate=True),  # so is this
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProtocolError(

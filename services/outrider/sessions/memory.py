@@ -62,6 +62,31 @@ class MemoryStore:
         self._tokens += entry.size
         self._written(record.session_id, entry)
 
+    async def restore(self, record: SessionRecord) -> None:
+        """See SessionStore."""
+        self._expire()
+        entry = self._entries.get(record.session_id)
+        if entry is None:
+            await self.create(record)
+            return
+        held = entry.record
+        if replace(held, epoch=0, finish_reason=None) != replace(
+            record, epoch=0, finish_reason=None, tokens=()
+        ):
+            raise outcomes.other(record.session_id)
+        if held.epoch >= record.epoch:
+            raise outcomes.stale(record.session_id, record.epoch, held.epoch)
+        if held.finish_reason is not None:
+            raise outcomes.finished(record.session_id, held.finish_reason.value)
+        pack_tokens(record.tokens)
+        known = min(len(entry.tokens), len(record.tokens))
+        if tuple(entry.tokens[:known]) != record.tokens[:known]:
+            raise outcomes.conflict(record.session_id, 0)
+        entry.tokens.extend(record.tokens[known:])
+        self._tokens += len(record.tokens) - known
+        entry.record = replace(held, epoch=record.epoch, finish_reason=record.finish_reason)
+        self._written(record.session_id, entry)
+
     async def claim(self, session_id: str) -> SessionRecord:
         """See SessionStore."""
         entry = self._entry(session_id)

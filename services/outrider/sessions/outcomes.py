@@ -25,6 +25,11 @@ def stale(session_id: str, ours: int, current: int) -> StaleEpochError:
     return StaleEpochError(f"session {session_id} belongs to epoch {current}, this write has epoch {ours}")
 
 
+def other(session_id: str) -> StaleEpochError:
+    """A session that is to be restored is there, but as another one."""
+    return StaleEpochError(f"session {session_id} is in the store with another prompt or other parameters")
+
+
 def gap(session_id: str, length: int, held: int) -> ProtocolError:
     """A write that builds on tokens that the store does not have."""
     return ProtocolError(f"session {session_id} holds {held} tokens, this write builds on {length}")

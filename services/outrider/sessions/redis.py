@@ -64,6 +64,7 @@ class RedisStore:
         self._timeout_s = timeout_s
         self._create, self._read = _Script("create"), _Script("read")
         self._append, self._truncate = _Script("append"), _Script("truncate")
+        self._restore = _Script("restore")
         pool = BlockingConnectionPool.from_url(
             url,
             protocol=2,
@@ -78,15 +79,18 @@ class RedisStore:
 
     async def create(self, record: SessionRecord) -> None:
         """See SessionStore."""
-        arguments = (
-            record.epoch,
-            pack_tokens(record.prompt),
-            pack_params(record),
-            pack_tokens(record.tokens),
-            _finish(record.finish_reason),
-        )
-        if not await self._run(self._create, record.session_id, *arguments):
+        if not await self._run(self._create, record.session_id, *_arguments(record)):
             raise outcomes.exists(record.session_id)
+
+    async def restore(self, record: SessionRecord) -> None:
+        """See SessionStore."""
+        reply = await self._run(self._restore, record.session_id, *_arguments(record))
+        if reply[0] == b"other":
+            raise outcomes.other(record.session_id)
+        commit = Commit(record.session_id, record.epoch, 0, record.tokens)
+        refusal = _refusal(commit, reply)
+        if refusal is not None:
+            raise refusal
 
     async def claim(self, session_id: str) -> SessionRecord:
         """See SessionStore."""
@@ -219,6 +223,17 @@ def address_of(url: str) -> str:
         return f"unix://{parts['path']}"
     scheme = url.split("://", 1)[0]
     return f"{scheme}://{parts.get('host', 'localhost')}:{parts.get('port', 6379)}/{parts.get('db', 0)}"
+
+
+def _arguments(record: SessionRecord) -> tuple[Argument, ...]:
+    """A whole session, as create.lua and restore.lua take it."""
+    return (
+        record.epoch,
+        pack_tokens(record.prompt),
+        pack_params(record),
+        pack_tokens(record.tokens),
+        _finish(record.finish_reason),
+    )
 
 
 def _packed(commit: Commit) -> bytes | OutriderError:

@@ -21,6 +21,19 @@ class SessionStore(Protocol):
             SessionExistsError: the id is in use.
         """
 
+    async def restore(self, record: SessionRecord) -> None:
+        """Store a session as its client knows it, of which the store may have less, or nothing.
+
+        Stores it as new if there is none. One that is there with a lower epoch is taken over: it has
+        `record.epoch` from then on, and the tokens of `record` are added to those that it has (of which
+        either must be the beginning of the other; the longer ones stay).
+
+        Raises:
+            StaleEpochError: it is there with the same epoch or a higher one, or it is another session
+                (another prompt, other parameters, another tenant).
+            ProtocolError: it is finished, or went on with other tokens.
+        """
+
     async def claim(self, session_id: str) -> SessionRecord:
         """Take a session over: raises its epoch by one and returns it with that epoch.
 

@@ -12,6 +12,7 @@ from outrider.core.errors import InvalidRequestError, ModelMismatchError, Prompt
 from outrider.core.models import ModelInfo
 from outrider.core.params import FUSED, JOINED, OFF, SamplingParams, SpeculationParams, StopParams
 from outrider.core.sessions import SessionRecord
+from outrider.core.tenants import salt_of
 from outrider.wire.messages import SessionRequest
 
 
@@ -41,6 +42,7 @@ class Admission:
         limits.check_speculation(request.speculation)
         limits.check_logprobs(request.logprobs)
         limits.check_cache_salt(request.cache_salt)
+        limits.check_tenant(request.tenant)
         self._check_drafter(request.speculation.drafter)
         stop = self._stop(request)
         return SessionRecord(
@@ -53,7 +55,9 @@ class Admission:
             ),
             logprobs=request.logprobs,
             model=self.model.identity,
-            cache_salt=request.cache_salt,
+            cache_salt=salt_of(request.tenant, request.cache_salt),
+            tenant=request.tenant,
+            presentation=request.presentation,
         )
 
     def check_model(self, record: SessionRecord) -> None:

@@ -117,9 +117,9 @@ class VerifierServicer(VerifierService):
         """Stream a session again: one that runs here, or one that the store knows."""
         with self._span(context) as span:
             try:
-                session_id, from_token = convert.resume_from_proto(request)
-                span.set_attribute(names.ATTR_SESSION, session_id)
-                attachment = await self._resume(session_id, from_token, span)
+                wanted = convert.resume_from_proto(request)
+                span.set_attribute(names.ATTR_SESSION, wanted.session_id)
+                attachment = await self._resume(wanted.session_id, wanted.from_token, span)
                 await self._send(attachment, convert.resume_response, context, span)
             except OutriderError as error:
                 await _abort(context, error, span)

@@ -24,6 +24,8 @@ _BY_CODE: dict[grpc.StatusCode, type[errors.OutriderError]] = {
     grpc.StatusCode.FAILED_PRECONDITION: errors.ModelMismatchError,
     grpc.StatusCode.ABORTED: errors.StaleEpochError,
     grpc.StatusCode.UNAVAILABLE: errors.UnavailableError,
+    grpc.StatusCode.UNAUTHENTICATED: errors.UnauthenticatedError,
+    grpc.StatusCode.PERMISSION_DENIED: errors.PermissionDeniedError,
     grpc.StatusCode.UNIMPLEMENTED: errors.ModelMismatchError,
 }
 

@@ -106,6 +106,17 @@ DraftEvent = Proposal | Stale | DrafterLoad | Draining
 
 
 @dataclass(frozen=True, slots=True)
+class VerifierLoad:
+    """How busy a verifier is; the proto message explains each field."""
+
+    running: int = 0
+    waiting: int = 0
+    max_running: int = 0
+    max_waiting: int = 0
+    kv_usage: float = 0.0  # 0 to 1
+
+
+@dataclass(frozen=True, slots=True)
 class VerifierInfo:
     """A verifier as it describes itself; the proto message explains each field."""
 
@@ -117,6 +128,8 @@ class VerifierInfo:
     default_draft_length: int = 0
     degraded: tuple[str, ...] = ()
     protocol_version: int = PROTOCOL_VERSION
+    draining: bool = False  # it takes no sessions, and those that it has are to go elsewhere
+    load: VerifierLoad = field(default_factory=VerifierLoad)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +165,20 @@ class SessionRequest:
     speculation: SpeculationParams = field(default_factory=SpeculationParams)
     logprobs: LogprobParams = field(default_factory=LogprobParams)
     cache_salt: str = ""  # whom it belongs to: no KV or text kept of others is used for it
+    tenant: str = ""  # who asks, by his API key
+    presentation: bytes = field(default=b"", repr=False)  # the gateway's note about its delivery
+    generated: tuple[int, ...] = ()  # to restore a session: the generated tokens that the client has
+    epoch: int = 1  # to restore a session: above the last one it was known to have
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeSession:
+    """Stream a session again from a token on; the proto message explains each field."""
+
+    session_id: str
+    from_token: int = 0
+    tenant: str = ""
+    known: tuple[int, ...] = ()  # the generated tokens that the caller has; none, or `from_token` of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +187,8 @@ class SessionStarted:
 
     seed: int
     epoch: int
+    presentation: bytes = field(default=b"", repr=False)  # what the gateway that started it noted
+    prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +229,7 @@ class CancelSession:
     session_id: str
     keep_tokens: int | None = None
     reason: FinishReason = FinishReason.CANCELLED
+    park: bool = False  # do not end it: leave it in the store, to be resumed
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ class GenerationClient(Protocol):
     """Calls of a gateway."""
 
     Generate: aio.UnaryStreamMultiCallable[g.GenerateRequest, g.GenerateResponse]
+    Resume: aio.UnaryStreamMultiCallable[g.ResumeRequest, g.ResumeResponse]
     Cancel: aio.UnaryUnaryMultiCallable[g.CancelRequest, g.CancelResponse]
     ListModels: aio.UnaryUnaryMultiCallable[g.ListModelsRequest, g.ListModelsResponse]
 
@@ -125,6 +126,13 @@ class GenerationService(ABC):
         request: g.GenerateRequest,
         context: aio.ServicerContext[g.GenerateRequest, g.GenerateResponse],
     ) -> Answers[g.GenerateResponse]: ...
+
+    @abstractmethod
+    def Resume(
+        self,
+        request: g.ResumeRequest,
+        context: aio.ServicerContext[g.ResumeRequest, g.ResumeResponse],
+    ) -> Answers[g.ResumeResponse]: ...
 
     @abstractmethod
     async def Cancel(

@@ -31,6 +31,7 @@ from outrider.wire.errors import from_rpc_error
 from outrider.wire.messages import (
     CancelSession,
     PromptLogprobs,
+    ResumeSession,
     SessionEvent,
     SessionFinished,
     SessionRequest,
@@ -140,7 +141,9 @@ class Verifier:
 
     async def resume(self, session_id: str, from_token: int) -> AsyncIterator[SessionEvent]:
         """Events of a session from a token on."""
-        async for event in _events(self.client.Resume(convert.resume_to_proto(session_id, from_token))):
+        async for event in _events(
+            self.client.Resume(convert.resume_to_proto(ResumeSession(session_id, from_token)))
+        ):
             yield event
 
     async def cancel(

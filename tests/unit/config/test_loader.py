@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from outrider.config import OutriderConfig, dump_config, load_config
@@ -122,6 +122,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load_config(tmp_path / "absent.yaml")
 
 
+@example(dtype="float32", invariance="off", port=None, patience=1.0, name="0e0")
 @given(
     dtype=st.sampled_from(["bfloat16", "float32"]),
     invariance=st.sampled_from(["exact", "warn", "off"]),

@@ -255,6 +255,10 @@ VERIFIER_INFOS = st.builds(
     default_draft_length=U32,
     degraded=st.lists(NAMES, max_size=3).map(tuple),
     protocol_version=U32,
+    draining=st.booleans(),
+    load=st.builds(
+        m.VerifierLoad, running=U32, waiting=U32, max_running=U32, max_waiting=U32, kv_usage=fractions(0, 1)
+    ),
 )
 SESSION_REQUESTS = st.builds(
     m.SessionRequest,
@@ -265,12 +269,20 @@ SESSION_REQUESTS = st.builds(
     speculation=SPECULATIONS,
     logprobs=LOGPROB_PARAMS,
     cache_salt=NAMES,
+    tenant=NAMES,
+    presentation=st.binary(max_size=9),
+    generated=st.lists(IDS, max_size=3).map(tuple),
+    epoch=EPOCHS,
 )
+RESUMES = st.builds(m.ResumeSession, session_id=SESSION_IDS, from_token=COUNTS, tenant=NAMES) | st.lists(
+    IDS, max_size=4
+).map(lambda ids: m.ResumeSession("a", len(ids), known=tuple(ids)))
 CANCELS = st.builds(
     m.CancelSession,
     session_id=SESSION_IDS,
     keep_tokens=st.none() | COUNTS,
     reason=st.sampled_from(FinishReason),
+    park=st.booleans(),
 )
 
 
@@ -281,7 +293,13 @@ def session_tokens(draw: st.DrawFn) -> m.SessionTokens:
 
 
 SESSION_EVENTS = (
-    st.builds(m.SessionStarted, seed=st.integers(0, limits.MAX_SEED), epoch=EPOCHS)
+    st.builds(
+        m.SessionStarted,
+        seed=st.integers(0, limits.MAX_SEED),
+        epoch=EPOCHS,
+        presentation=st.binary(max_size=9),
+        prompt_tokens=U32,
+    )
     | PROMPT_LOGPROBS
     | session_tokens()
     | st.builds(

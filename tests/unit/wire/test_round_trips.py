@@ -88,8 +88,8 @@ PAIRS = {
     ),
     "resume": Pair(
         verifier_pb2.VerifierResumeRequest,
-        st.tuples(s.SESSION_IDS, s.COUNTS),
-        lambda value: convert.resume_to_proto(*value),
+        s.RESUMES,
+        convert.resume_to_proto,
         convert.resume_from_proto,
     ),
     "cancel": Pair(
@@ -111,6 +111,12 @@ PAIRS = {
         generation_pb2.GenerateResponse,
         s.GENERATION_EVENTS,
         convert.generation_event_to_proto,
+        convert.generation_event_from_proto,
+    ),
+    "resumed_event": Pair(
+        generation_pb2.ResumeResponse,
+        s.GENERATION_EVENTS,
+        convert.resumed_event_to_proto,
         convert.generation_event_from_proto,
     ),
 }

@@ -44,10 +44,13 @@ from outrider.core.limits.sessions import (
     MAX_CACHE_SALT_CHARS,
     MAX_DRAFT_TOKENS,
     MAX_DRAFTER_NAME_CHARS,
+    MAX_PRESENTATION_BYTES,
     MAX_SESSION_ID_CHARS,
+    MAX_TENANT_CHARS,
     check_cache_salt,
     check_session_id,
     check_speculation,
+    check_tenant,
 )
 from outrider.core.limits.stops import (
     MAX_STOP_STRING_CHARS,
@@ -77,6 +80,7 @@ __all__ = [
     "MAX_LOGIT_BIAS_ENTRIES",
     "MAX_LOGPROBS",
     "MAX_PENALTY",
+    "MAX_PRESENTATION_BYTES",
     "MAX_QUOTED_CHARS",
     "MAX_REPETITION_PENALTY",
     "MAX_SEED",
@@ -85,6 +89,7 @@ __all__ = [
     "MAX_STOP_STRING_CHARS",
     "MAX_STOP_TOKEN_IDS",
     "MAX_TEMPERATURE",
+    "MAX_TENANT_CHARS",
     "MAX_TOKEN_ID",
     "MAX_TOP_K",
     "MIN_REPETITION_PENALTY",
@@ -103,5 +108,6 @@ __all__ = [
     "check_speculation",
     "check_stop",
     "check_stop_strings",
+    "check_tenant",
     "quoted",
 ]

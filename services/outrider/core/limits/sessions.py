@@ -7,13 +7,17 @@ import re
 from outrider.core.errors import InvalidRequestError
 from outrider.core.limits.values import encodable, integer
 from outrider.core.params import SpeculationParams
+from outrider.core.tenants import MARK
 
 MAX_DRAFT_TOKENS = 1024
 MAX_DRAFTER_NAME_CHARS = 128
 MAX_SESSION_ID_CHARS = 128
 MAX_CACHE_SALT_CHARS = 256
+MAX_TENANT_CHARS = 64
+MAX_PRESENTATION_BYTES = 65_536
 
 _SESSION_ID = re.compile(r"[A-Za-z0-9._:-]+")
+_TENANT = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def check_speculation(speculation: SpeculationParams) -> None:
@@ -35,13 +39,23 @@ def check_cache_salt(salt: str) -> None:
             f"cache_salt must be at most {MAX_CACHE_SALT_CHARS} characters, got {len(salt)}",
             field="cache_salt",
         )
+    if MARK in salt:
+        raise InvalidRequestError("cache_salt must not hold the character U+001E", field="cache_salt")
     encodable("cache_salt", salt)
 
 
-def check_session_id(session_id: str) -> None:
+def check_tenant(tenant: str) -> None:
+    """A tenant's name is short and safe to be part of a key, a log line and a metric's label; or empty."""
+    if tenant and (len(tenant) > MAX_TENANT_CHARS or not _TENANT.fullmatch(tenant)):
+        raise InvalidRequestError(
+            f"tenant must be at most {MAX_TENANT_CHARS} characters out of A-Z a-z 0-9 . _ -", field="tenant"
+        )
+
+
+def check_session_id(session_id: str, field: str = "session_id") -> None:
     """A session id is short and safe to be part of a key, a log line and a header."""
     if len(session_id) > MAX_SESSION_ID_CHARS or not _SESSION_ID.fullmatch(session_id):
         raise InvalidRequestError(
-            f"session_id must be 1 to {MAX_SESSION_ID_CHARS} characters out of A-Z a-z 0-9 . _ : -",
-            field="session_id",
+            f"{field} must be 1 to {MAX_SESSION_ID_CHARS} characters out of A-Z a-z 0-9 . _ : -",
+            field=field,
         )

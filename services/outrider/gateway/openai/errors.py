@@ -23,6 +23,8 @@ from outrider.core.limits import MAX_QUOTED_CHARS
 _CODES: dict[str, str | None] = {
     "invalid": None,
     "prompt_too_long": "context_length_exceeded",
+    "unauthenticated": "invalid_api_key",
+    "rate_limited": "rate_limit_exceeded",
 }
 """OpenAI's own codes where it has one; otherwise our label."""
 

@@ -19,6 +19,8 @@ from outrider.wire.convert.generation import (
     generation_event_to_proto,
     generation_request_from_proto,
     generation_request_to_proto,
+    resume_request_from_proto,
+    resumed_event_to_proto,
 )
 from outrider.wire.convert.logprobs import (
     prompt_logprobs_from_proto,
@@ -108,8 +110,10 @@ __all__ = [
     "prompt_logprobs_from_proto",
     "prompt_logprobs_to_proto",
     "resume_from_proto",
+    "resume_request_from_proto",
     "resume_response",
     "resume_to_proto",
+    "resumed_event_to_proto",
     "sampling_from_proto",
     "sampling_to_proto",
     "session_event_from_proto",

@@ -56,6 +56,13 @@ def at_most(field: str, value: int, most: int, *, least: int = 0) -> int:
     return value
 
 
+def data(field: str, value: bytes, *, longest: int) -> bytes:
+    """Bytes that are not too many."""
+    if len(value) > longest:
+        raise fail(field, f"has {len(value)} bytes, at most {longest} are allowed")
+    return value
+
+
 def text(field: str, value: str, *, longest: int = MAX_NAME) -> str:
     """A text that is not too long. The text itself is not repeated: it may be a prompt."""
     if len(value) > longest:
@@ -63,9 +70,9 @@ def text(field: str, value: str, *, longest: int = MAX_NAME) -> str:
     return value
 
 
-def session_id(value: str) -> str:
+def session_id(value: str, field: str = "session_id") -> str:
     """An id that can stand in a key, a metadata value and a log line."""
-    limits.check_session_id(value)
+    limits.check_session_id(value, field)
     return value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from outrider.core import limits
 from outrider.core.errors import ProtocolError
@@ -96,6 +97,16 @@ def generation_request_from_proto(
     )
 
 
+def resume_request_from_proto(message: pb.ResumeRequest) -> tuple[str, int]:
+    """Id of the generation, and how many tokens the client has.
+
+    Raises:
+        InvalidRequestError: which field, what was wrong, what is allowed.
+    """
+    from_token = fields.at_most("from_token", message.from_token, fields.MAX_TOKENS)
+    return fields.session_id(message.generation_id, "generation_id"), from_token
+
+
 def _input_from_proto(message: pb.GenerateRequest, vocab_size: int) -> PromptInput:
     kind = message.WhichOneof("input")
     if kind == "prompt":
@@ -118,9 +129,17 @@ def _turn_from_proto(index: int, turn: pb.ChatMessage) -> ChatTurn:
 
 
 def generation_event_to_proto(event: GenerationEvent) -> pb.GenerateResponse:
+    return pb.GenerateResponse(**_event_to_proto(event))
+
+
+def resumed_event_to_proto(event: GenerationEvent) -> pb.ResumeResponse:
+    return pb.ResumeResponse(**_event_to_proto(event))
+
+
+def _event_to_proto(event: GenerationEvent) -> dict[str, Any]:
     if isinstance(event, GenerationStarted):
         started = pb.GenerationStarted(generation_id=event.generation_id, model=event.model, seed=event.seed)
-        return pb.GenerateResponse(started=started)
+        return {"started": started}
     if isinstance(event, GenerationDelta):
         delta = pb.GenerationDelta(
             text=event.text,
@@ -129,18 +148,18 @@ def generation_event_to_proto(event: GenerationEvent) -> pb.GenerateResponse:
             first_token=event.first_token,
             logprobs=logprobs_to_proto(event.logprobs),
         )
-        return pb.GenerateResponse(delta=delta)
+        return {"delta": delta}
     if isinstance(event, PromptLogprobs):
-        return pb.GenerateResponse(prompt_logprobs=prompt_logprobs_to_proto(event))
+        return {"prompt_logprobs": prompt_logprobs_to_proto(event)}
     finished = pb.GenerationFinished(
         reason=finish_to_proto(event.reason),
         usage=usage_to_proto(event.usage),
         speculation=stats_to_proto(event.speculation),
     )
-    return pb.GenerateResponse(finished=finished)
+    return {"finished": finished}
 
 
-def generation_event_from_proto(message: pb.GenerateResponse) -> GenerationEvent:
+def generation_event_from_proto(message: pb.GenerateResponse | pb.ResumeResponse) -> GenerationEvent:
     """Raises ProtocolError: which field, and what was wrong."""
     kind = message.WhichOneof("event")
     if kind is None:

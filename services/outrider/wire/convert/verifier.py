@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from outrider.core import limits
 from outrider.core.errors import ProtocolError
@@ -43,12 +43,14 @@ from outrider.wire.convert.sampling import (
 from outrider.wire.messages import (
     CancelSession,
     PromptLogprobs,
+    ResumeSession,
     SessionEvent,
     SessionFinished,
     SessionRequest,
     SessionStarted,
     SessionTokens,
     VerifierInfo,
+    VerifierLoad,
 )
 from outrider.wire.v1 import verifier_pb2 as pb
 
@@ -68,6 +70,8 @@ def verifier_info_to_proto(info: VerifierInfo) -> pb.VerifierGetInfoResponse:
         instance_id=info.instance_id,
         default_draft_length=info.default_draft_length,
         degraded=[reason[:MAX_REASON] for reason in info.degraded[:MAX_REASONS]],
+        draining=info.draining,
+        load=pb.VerifierLoad(**asdict(info.load)),
     )
 
 
@@ -87,7 +91,19 @@ def verifier_info_from_proto(message: pb.VerifierGetInfoResponse) -> VerifierInf
             default_draft_length=message.default_draft_length,
             degraded=tuple(fields.text("degraded", one, longest=MAX_REASON) for one in message.degraded),
             protocol_version=message.protocol_version,
+            draining=message.draining,
+            load=_load_from_proto(message.load),
         )
+
+
+def _load_from_proto(message: pb.VerifierLoad) -> VerifierLoad:
+    return VerifierLoad(
+        running=message.running,
+        waiting=message.waiting,
+        max_running=message.max_running,
+        max_waiting=message.max_waiting,
+        kv_usage=fields.finite("load.kv_usage", message.kv_usage),
+    )
 
 
 def verifier_info_request() -> pb.VerifierGetInfoRequest:
@@ -106,6 +122,10 @@ def session_request_to_proto(request: SessionRequest) -> pb.VerifierGenerateRequ
         speculation=speculation_to_proto(request.speculation),
         logprobs=logprob_params_to_proto(request.logprobs),
         cache_salt=request.cache_salt,
+        tenant=request.tenant,
+        presentation=request.presentation,
+        generated=request.generated,
+        epoch=request.epoch,
     )
 
 
@@ -133,21 +153,33 @@ def session_request_from_proto(
         speculation=speculation_from_proto(message.speculation),
         logprobs=logprob_params_from_proto(message.logprobs),
         cache_salt=fields.text("cache_salt", message.cache_salt, longest=limits.MAX_CACHE_SALT_CHARS),
+        tenant=fields.text("tenant", message.tenant, longest=limits.MAX_TENANT_CHARS),
+        presentation=fields.data("presentation", message.presentation, longest=limits.MAX_PRESENTATION_BYTES),
+        generated=fields.token_ids("generated", message.generated, vocab_size=vocab_size),
+        epoch=fields.epoch(message.epoch or 1, "epoch"),
     )
 
 
-def resume_to_proto(session_id: str, from_token: int) -> pb.VerifierResumeRequest:
-    return pb.VerifierResumeRequest(session_id=session_id, from_token=from_token)
+def resume_to_proto(resume: ResumeSession) -> pb.VerifierResumeRequest:
+    return pb.VerifierResumeRequest(
+        session_id=resume.session_id, from_token=resume.from_token, tenant=resume.tenant, known=resume.known
+    )
 
 
-def resume_from_proto(message: pb.VerifierResumeRequest) -> tuple[str, int]:
-    """Session id and index of the first token to send.
-
-    Raises:
-        InvalidRequestError: which field, what was wrong, what is allowed.
-    """
+def resume_from_proto(message: pb.VerifierResumeRequest) -> ResumeSession:
+    """Raises InvalidRequestError: which field, what was wrong, what is allowed."""
     from_token = fields.at_most("from_token", message.from_token, fields.MAX_TOKENS)
-    return fields.session_id(message.session_id), from_token
+    known = fields.token_ids("known", message.known)
+    if known and len(known) != from_token:
+        raise fields.fail(
+            "known", f"has {len(known)} tokens, it must have `from_token` ({from_token}) or none"
+        )
+    return ResumeSession(
+        session_id=fields.session_id(message.session_id),
+        from_token=from_token,
+        tenant=fields.text("tenant", message.tenant, longest=limits.MAX_TENANT_CHARS),
+        known=known,
+    )
 
 
 def cancel_to_proto(cancel: CancelSession) -> pb.VerifierCancelRequest:
@@ -155,6 +187,7 @@ def cancel_to_proto(cancel: CancelSession) -> pb.VerifierCancelRequest:
         session_id=cancel.session_id,
         keep_tokens=cancel.keep_tokens,
         reason=finish_to_proto(cancel.reason),
+        park=cancel.park,
     )
 
 
@@ -171,12 +204,20 @@ def cancel_from_proto(message: pb.VerifierCancelRequest) -> CancelSession:
         session_id=fields.session_id(message.session_id),
         keep_tokens=keep,
         reason=finish_from_proto(message.reason) or FinishReason.CANCELLED,
+        park=message.park,
     )
 
 
 def session_event_to_proto(event: SessionEvent) -> pb.SessionEvent:
     if isinstance(event, SessionStarted):
-        return pb.SessionEvent(started=pb.SessionStarted(seed=event.seed, epoch=event.epoch))
+        return pb.SessionEvent(
+            started=pb.SessionStarted(
+                seed=event.seed,
+                epoch=event.epoch,
+                presentation=event.presentation,
+                prompt_tokens=event.prompt_tokens,
+            )
+        )
     if isinstance(event, SessionTokens):
         tokens = pb.SessionTokens(
             first_token=event.first_token,
@@ -211,7 +252,15 @@ def session_event_from_proto(message: pb.SessionEvent) -> SessionEvent:
         raise ProtocolError("session event: none of started, prompt_logprobs, tokens and finished is set")
     with fields.from_peer("session event"):
         if kind == "started":
-            return SessionStarted(message.started.seed, fields.epoch(message.started.epoch, "started.epoch"))
+            started = message.started
+            return SessionStarted(
+                started.seed,
+                fields.epoch(started.epoch, "started.epoch"),
+                fields.data(
+                    "started.presentation", started.presentation, longest=limits.MAX_PRESENTATION_BYTES
+                ),
+                started.prompt_tokens,
+            )
         if kind == "tokens":
             ids = fields.token_ids("tokens.token_ids", message.tokens.token_ids)
             return SessionTokens(

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from outrider.wire.v1 import common_pb2 as outrider_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1coutrider/v1/generation.proto\x12\x0boutrider.v1\x1a\x18outrider/v1/common.proto\"\xac\x03\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x06prompt\x18\x02 \x01(\tH\x00\x12*\n\ttoken_ids\x18\x03 \x01(\x0b\x32\x15.outrider.v1.TokenIdsH\x00\x12)\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x19.outrider.v1.ChatMessagesH\x00\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.outrider.v1.SamplingParams\x12%\n\x04stop\x18\x06 \x01(\x0b\x32\x17.outrider.v1.StopParams\x12\x33\n\x0bspeculation\x18\x07 \x01(\x0b\x32\x1e.outrider.v1.SpeculationParams\x12,\n\x08logprobs\x18\x08 \x01(\x0b\x32\x1a.outrider.v1.LogprobParams\x12\x11\n\tbad_words\x18\t \x03(\t\x12 \n\x13skip_special_tokens\x18\n \x01(\x08H\x01\x88\x01\x01\x12\x12\n\ncache_salt\x18\x0b \x01(\tB\x07\n\x05inputB\x16\n\x14_skip_special_tokens\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\":\n\x0c\x43hatMessages\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.outrider.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\xea\x01\n\x10GenerateResponse\x12\x31\n\x07started\x18\x01 \x01(\x0b\x32\x1e.outrider.v1.GenerationStartedH\x00\x12-\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x1c.outrider.v1.GenerationDeltaH\x00\x12\x33\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x1f.outrider.v1.GenerationFinishedH\x00\x12\x36\n\x0fprompt_logprobs\x18\x04 \x01(\x0b\x32\x1b.outrider.v1.PromptLogprobsH\x00\x42\x07\n\x05\x65vent\"G\n\x11GenerationStarted\x12\x15\n\rgeneration_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0c\n\x04seed\x18\x03 \x01(\x04\"\x87\x01\n\x0fGenerationDelta\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\r\x12\x13\n\x0b\x66irst_token\x18\x04 \x01(\r\x12,\n\x08logprobs\x18\x05 \x03(\x0b\x32\x1a.outrider.v1.TokenLogprobs\"\x96\x01\n\x12GenerationFinished\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.outrider.v1.FinishReason\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.outrider.v1.Usage\x12\x32\n\x0bspeculation\x18\x03 \x01(\x0b\x32\x1d.outrider.v1.SpeculationStats\"&\n\rCancelRequest\x12\x15\n\rgeneration_id\x18\x01 \x01(\t\"\x1f\n\x0e\x43\x61ncelResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\"\x13\n\x11ListModelsRequest\"<\n\x12ListModelsResponse\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.outrider.v1.ModelInfo2\xe9\x01\n\nGeneration\x12I\n\x08Generate\x12\x1c.outrider.v1.GenerateRequest\x1a\x1d.outrider.v1.GenerateResponse0\x01\x12\x41\n\x06\x43\x61ncel\x12\x1a.outrider.v1.CancelRequest\x1a\x1b.outrider.v1.CancelResponse\x12M\n\nListModels\x12\x1e.outrider.v1.ListModelsRequest\x1a\x1f.outrider.v1.ListModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1coutrider/v1/generation.proto\x12\x0boutrider.v1\x1a\x18outrider/v1/common.proto\"\xac\x03\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x06prompt\x18\x02 \x01(\tH\x00\x12*\n\ttoken_ids\x18\x03 \x01(\x0b\x32\x15.outrider.v1.TokenIdsH\x00\x12)\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x19.outrider.v1.ChatMessagesH\x00\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.outrider.v1.SamplingParams\x12%\n\x04stop\x18\x06 \x01(\x0b\x32\x17.outrider.v1.StopParams\x12\x33\n\x0bspeculation\x18\x07 \x01(\x0b\x32\x1e.outrider.v1.SpeculationParams\x12,\n\x08logprobs\x18\x08 \x01(\x0b\x32\x1a.outrider.v1.LogprobParams\x12\x11\n\tbad_words\x18\t \x03(\t\x12 \n\x13skip_special_tokens\x18\n \x01(\x08H\x01\x88\x01\x01\x12\x12\n\ncache_salt\x18\x0b \x01(\tB\x07\n\x05inputB\x16\n\x14_skip_special_tokens\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\":\n\x0c\x43hatMessages\x12*\n\x08messages\x18\x01 \x03(\x0b\x32\x18.outrider.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\xea\x01\n\x10GenerateResponse\x12\x31\n\x07started\x18\x01 \x01(\x0b\x32\x1e.outrider.v1.GenerationStartedH\x00\x12-\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x1c.outrider.v1.GenerationDeltaH\x00\x12\x33\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x1f.outrider.v1.GenerationFinishedH\x00\x12\x36\n\x0fprompt_logprobs\x18\x04 \x01(\x0b\x32\x1b.outrider.v1.PromptLogprobsH\x00\x42\x07\n\x05\x65vent\":\n\rResumeRequest\x12\x15\n\rgeneration_id\x18\x01 \x01(\t\x12\x12\n\nfrom_token\x18\x02 \x01(\r\"\xe8\x01\n\x0eResumeResponse\x12\x31\n\x07started\x18\x01 \x01(\x0b\x32\x1e.outrider.v1.GenerationStartedH\x00\x12-\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x1c.outrider.v1.GenerationDeltaH\x00\x12\x33\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x1f.outrider.v1.GenerationFinishedH\x00\x12\x36\n\x0fprompt_logprobs\x18\x04 \x01(\x0b\x32\x1b.outrider.v1.PromptLogprobsH\x00\x42\x07\n\x05\x65vent\"G\n\x11GenerationStarted\x12\x15\n\rgeneration_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x0c\n\x04seed\x18\x03 \x01(\x04\"\x87\x01\n\x0fGenerationDelta\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\r\x12\x13\n\x0b\x66irst_token\x18\x04 \x01(\r\x12,\n\x08logprobs\x18\x05 \x03(\x0b\x32\x1a.outrider.v1.TokenLogprobs\"\x96\x01\n\x12GenerationFinished\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.outrider.v1.FinishReason\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.outrider.v1.Usage\x12\x32\n\x0bspeculation\x18\x03 \x01(\x0b\x32\x1d.outrider.v1.SpeculationStats\"&\n\rCancelRequest\x12\x15\n\rgeneration_id\x18\x01 \x01(\t\"\x1f\n\x0e\x43\x61ncelResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\"\x13\n\x11ListModelsRequest\"<\n\x12ListModelsResponse\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.outrider.v1.ModelInfo2\xae\x02\n\nGeneration\x12I\n\x08Generate\x12\x1c.outrider.v1.GenerateRequest\x1a\x1d.outrider.v1.GenerateResponse0\x01\x12\x43\n\x06Resume\x12\x1a.outrider.v1.ResumeRequest\x1a\x1b.outrider.v1.ResumeResponse0\x01\x12\x41\n\x06\x43\x61ncel\x12\x1a.outrider.v1.CancelRequest\x1a\x1b.outrider.v1.CancelResponse\x12M\n\nListModels\x12\x1e.outrider.v1.ListModelsRequest\x1a\x1f.outrider.v1.ListModelsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,20 +42,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHATMESSAGE']._serialized_end=631
   _globals['_GENERATERESPONSE']._serialized_start=634
   _globals['_GENERATERESPONSE']._serialized_end=868
-  _globals['_GENERATIONSTARTED']._serialized_start=870
-  _globals['_GENERATIONSTARTED']._serialized_end=941
-  _globals['_GENERATIONDELTA']._serialized_start=944
-  _globals['_GENERATIONDELTA']._serialized_end=1079
-  _globals['_GENERATIONFINISHED']._serialized_start=1082
-  _globals['_GENERATIONFINISHED']._serialized_end=1232
-  _globals['_CANCELREQUEST']._serialized_start=1234
-  _globals['_CANCELREQUEST']._serialized_end=1272
-  _globals['_CANCELRESPONSE']._serialized_start=1274
-  _globals['_CANCELRESPONSE']._serialized_end=1305
-  _globals['_LISTMODELSREQUEST']._serialized_start=1307
-  _globals['_LISTMODELSREQUEST']._serialized_end=1326
-  _globals['_LISTMODELSRESPONSE']._serialized_start=1328
-  _globals['_LISTMODELSRESPONSE']._serialized_end=1388
-  _globals['_GENERATION']._serialized_start=1391
-  _globals['_GENERATION']._serialized_end=1624
+  _globals['_RESUMEREQUEST']._serialized_start=870
+  _globals['_RESUMEREQUEST']._serialized_end=928
+  _globals['_RESUMERESPONSE']._serialized_start=931
+  _globals['_RESUMERESPONSE']._serialized_end=1163
+  _globals['_GENERATIONSTARTED']._serialized_start=1165
+  _globals['_GENERATIONSTARTED']._serialized_end=1236
+  _globals['_GENERATIONDELTA']._serialized_start=1239
+  _globals['_GENERATIONDELTA']._serialized_end=1374
+  _globals['_GENERATIONFINISHED']._serialized_start=1377
+  _globals['_GENERATIONFINISHED']._serialized_end=1527
+  _globals['_CANCELREQUEST']._serialized_start=1529
+  _globals['_CANCELREQUEST']._serialized_end=1567
+  _globals['_CANCELRESPONSE']._serialized_start=1569
+  _globals['_CANCELRESPONSE']._serialized_end=1600
+  _globals['_LISTMODELSREQUEST']._serialized_start=1602
+  _globals['_LISTMODELSREQUEST']._serialized_end=1621
+  _globals['_LISTMODELSRESPONSE']._serialized_start=1623
+  _globals['_LISTMODELSRESPONSE']._serialized_end=1683
+  _globals['_GENERATION']._serialized_start=1686
+  _globals['_GENERATION']._serialized_end=1988
 # @@protoc_insertion_point(module_scope)

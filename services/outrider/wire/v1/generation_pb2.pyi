@@ -65,6 +65,26 @@ class GenerateResponse(_message.Message):
     prompt_logprobs: _common_pb2.PromptLogprobs
     def __init__(self, started: _Optional[_Union[GenerationStarted, _Mapping]] = ..., delta: _Optional[_Union[GenerationDelta, _Mapping]] = ..., finished: _Optional[_Union[GenerationFinished, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[_common_pb2.PromptLogprobs, _Mapping]] = ...) -> None: ...
 
+class ResumeRequest(_message.Message):
+    __slots__ = ("generation_id", "from_token")
+    GENERATION_ID_FIELD_NUMBER: _ClassVar[int]
+    FROM_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    generation_id: str
+    from_token: int
+    def __init__(self, generation_id: _Optional[str] = ..., from_token: _Optional[int] = ...) -> None: ...
+
+class ResumeResponse(_message.Message):
+    __slots__ = ("started", "delta", "finished", "prompt_logprobs")
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    started: GenerationStarted
+    delta: GenerationDelta
+    finished: GenerationFinished
+    prompt_logprobs: _common_pb2.PromptLogprobs
+    def __init__(self, started: _Optional[_Union[GenerationStarted, _Mapping]] = ..., delta: _Optional[_Union[GenerationDelta, _Mapping]] = ..., finished: _Optional[_Union[GenerationFinished, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[_common_pb2.PromptLogprobs, _Mapping]] = ...) -> None: ...
+
 class GenerationStarted(_message.Message):
     __slots__ = ("generation_id", "model", "seed")
     GENERATION_ID_FIELD_NUMBER: _ClassVar[int]

@@ -40,6 +40,11 @@ class GenerationStub:
                 request_serializer=outrider_dot_v1_dot_generation__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=outrider_dot_v1_dot_generation__pb2.GenerateResponse.FromString,
                 _registered_method=True)
+        self.Resume = channel.unary_stream(
+                '/outrider.v1.Generation/Resume',
+                request_serializer=outrider_dot_v1_dot_generation__pb2.ResumeRequest.SerializeToString,
+                response_deserializer=outrider_dot_v1_dot_generation__pb2.ResumeResponse.FromString,
+                _registered_method=True)
         self.Cancel = channel.unary_unary(
                 '/outrider.v1.Generation/Cancel',
                 request_serializer=outrider_dot_v1_dot_generation__pb2.CancelRequest.SerializeToString,
@@ -58,6 +63,14 @@ class GenerationServicer:
 
     def Generate(self, request, context):
         """Generate from a prompt, streaming.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Resume(self, request, context):
+        """Go on with a generation whose stream was lost, on any gateway, for as long as the store keeps it. It
+        takes the place of the older stream.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -84,6 +97,11 @@ def add_GenerationServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=outrider_dot_v1_dot_generation__pb2.GenerateRequest.FromString,
                     response_serializer=outrider_dot_v1_dot_generation__pb2.GenerateResponse.SerializeToString,
+            ),
+            'Resume': grpc.unary_stream_rpc_method_handler(
+                    servicer.Resume,
+                    request_deserializer=outrider_dot_v1_dot_generation__pb2.ResumeRequest.FromString,
+                    response_serializer=outrider_dot_v1_dot_generation__pb2.ResumeResponse.SerializeToString,
             ),
             'Cancel': grpc.unary_unary_rpc_method_handler(
                     servicer.Cancel,
@@ -124,6 +142,33 @@ class Generation:
             '/outrider.v1.Generation/Generate',
             outrider_dot_v1_dot_generation__pb2.GenerateRequest.SerializeToString,
             outrider_dot_v1_dot_generation__pb2.GenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Resume(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/outrider.v1.Generation/Resume',
+            outrider_dot_v1_dot_generation__pb2.ResumeRequest.SerializeToString,
+            outrider_dot_v1_dot_generation__pb2.ResumeResponse.FromString,
             options,
             channel_credentials,
             insecure,

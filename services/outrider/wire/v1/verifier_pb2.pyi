@@ -14,7 +14,7 @@ class VerifierGetInfoRequest(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ...) -> None: ...
 
 class VerifierGetInfoResponse(_message.Message):
-    __slots__ = ("protocol_version", "model", "eos_token_ids", "batch_invariance", "drafters", "instance_id", "default_draft_length", "degraded")
+    __slots__ = ("protocol_version", "model", "eos_token_ids", "batch_invariance", "drafters", "instance_id", "default_draft_length", "degraded", "draining", "load")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,8 @@ class VerifierGetInfoResponse(_message.Message):
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_DRAFT_LENGTH_FIELD_NUMBER: _ClassVar[int]
     DEGRADED_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     model: _common_pb2.ModelInfo
     eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -31,10 +33,26 @@ class VerifierGetInfoResponse(_message.Message):
     instance_id: str
     default_draft_length: int
     degraded: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, protocol_version: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., batch_invariance: _Optional[str] = ..., drafters: _Optional[_Iterable[str]] = ..., instance_id: _Optional[str] = ..., default_draft_length: _Optional[int] = ..., degraded: _Optional[_Iterable[str]] = ...) -> None: ...
+    draining: bool
+    load: VerifierLoad
+    def __init__(self, protocol_version: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., batch_invariance: _Optional[str] = ..., drafters: _Optional[_Iterable[str]] = ..., instance_id: _Optional[str] = ..., default_draft_length: _Optional[int] = ..., degraded: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ..., load: _Optional[_Union[VerifierLoad, _Mapping]] = ...) -> None: ...
+
+class VerifierLoad(_message.Message):
+    __slots__ = ("running", "waiting", "max_running", "max_waiting", "kv_usage")
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    MAX_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAITING_FIELD_NUMBER: _ClassVar[int]
+    KV_USAGE_FIELD_NUMBER: _ClassVar[int]
+    running: int
+    waiting: int
+    max_running: int
+    max_waiting: int
+    kv_usage: float
+    def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., max_running: _Optional[int] = ..., max_waiting: _Optional[int] = ..., kv_usage: _Optional[float] = ...) -> None: ...
 
 class VerifierGenerateRequest(_message.Message):
-    __slots__ = ("session_id", "token_ids", "sampling", "stop", "speculation", "logprobs", "cache_salt")
+    __slots__ = ("session_id", "token_ids", "sampling", "stop", "speculation", "logprobs", "cache_salt", "tenant", "presentation", "generated", "epoch")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +60,10 @@ class VerifierGenerateRequest(_message.Message):
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    PRESENTATION_FIELD_NUMBER: _ClassVar[int]
+    GENERATED_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: _common_pb2.SamplingParams
@@ -49,7 +71,11 @@ class VerifierGenerateRequest(_message.Message):
     speculation: _common_pb2.SpeculationParams
     logprobs: _common_pb2.LogprobParams
     cache_salt: str
-    def __init__(self, session_id: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_common_pb2.StopParams, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationParams, _Mapping]] = ..., logprobs: _Optional[_Union[_common_pb2.LogprobParams, _Mapping]] = ..., cache_salt: _Optional[str] = ...) -> None: ...
+    tenant: str
+    presentation: bytes
+    generated: _containers.RepeatedScalarFieldContainer[int]
+    epoch: int
+    def __init__(self, session_id: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_common_pb2.StopParams, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationParams, _Mapping]] = ..., logprobs: _Optional[_Union[_common_pb2.LogprobParams, _Mapping]] = ..., cache_salt: _Optional[str] = ..., tenant: _Optional[str] = ..., presentation: _Optional[bytes] = ..., generated: _Optional[_Iterable[int]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class VerifierGenerateResponse(_message.Message):
     __slots__ = ("event",)
@@ -58,12 +84,16 @@ class VerifierGenerateResponse(_message.Message):
     def __init__(self, event: _Optional[_Union[SessionEvent, _Mapping]] = ...) -> None: ...
 
 class VerifierResumeRequest(_message.Message):
-    __slots__ = ("session_id", "from_token")
+    __slots__ = ("session_id", "from_token", "tenant", "known")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     FROM_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     from_token: int
-    def __init__(self, session_id: _Optional[str] = ..., from_token: _Optional[int] = ...) -> None: ...
+    tenant: str
+    known: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session_id: _Optional[str] = ..., from_token: _Optional[int] = ..., tenant: _Optional[str] = ..., known: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class VerifierResumeResponse(_message.Message):
     __slots__ = ("event",)
@@ -84,12 +114,16 @@ class SessionEvent(_message.Message):
     def __init__(self, started: _Optional[_Union[SessionStarted, _Mapping]] = ..., tokens: _Optional[_Union[SessionTokens, _Mapping]] = ..., finished: _Optional[_Union[SessionFinished, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[_common_pb2.PromptLogprobs, _Mapping]] = ...) -> None: ...
 
 class SessionStarted(_message.Message):
-    __slots__ = ("seed", "epoch")
+    __slots__ = ("seed", "epoch", "presentation", "prompt_tokens")
     SEED_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PRESENTATION_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     seed: int
     epoch: int
-    def __init__(self, seed: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    presentation: bytes
+    prompt_tokens: int
+    def __init__(self, seed: _Optional[int] = ..., epoch: _Optional[int] = ..., presentation: _Optional[bytes] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
 
 class SessionTokens(_message.Message):
     __slots__ = ("first_token", "token_ids", "accepted", "logprobs")
@@ -116,14 +150,16 @@ class SessionFinished(_message.Message):
     def __init__(self, reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ..., usage: _Optional[_Union[_common_pb2.Usage, _Mapping]] = ..., speculation: _Optional[_Union[_common_pb2.SpeculationStats, _Mapping]] = ..., stop_token_id: _Optional[int] = ...) -> None: ...
 
 class VerifierCancelRequest(_message.Message):
-    __slots__ = ("session_id", "keep_tokens", "reason")
+    __slots__ = ("session_id", "keep_tokens", "reason", "park")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     KEEP_TOKENS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    PARK_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     keep_tokens: int
     reason: _common_pb2.FinishReason
-    def __init__(self, session_id: _Optional[str] = ..., keep_tokens: _Optional[int] = ..., reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ...) -> None: ...
+    park: bool
+    def __init__(self, session_id: _Optional[str] = ..., keep_tokens: _Optional[int] = ..., reason: _Optional[_Union[_common_pb2.FinishReason, str]] = ..., park: _Optional[bool] = ...) -> None: ...
 
 class VerifierCancelResponse(_message.Message):
     __slots__ = ("found",)

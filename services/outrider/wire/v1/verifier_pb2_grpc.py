@@ -76,7 +76,8 @@ class VerifierServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Resume(self, request, context):
-        """Stream a session again from a token on: one that runs here, or one that the store knows.
+        """Stream a session again from a token on: one that runs here, or one that the store knows, which is then
+        claimed from whoever has it. NOT_FOUND: the store knows of none; Generate can restore it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
