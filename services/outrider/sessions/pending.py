@@ -110,6 +110,10 @@ class PendingWrites:
         """Whether `queue` still waits: it may have been given up while its write was under way."""
         return self._queues.get(queue.session_id) is queue
 
+    def awaits(self, session_id: str) -> bool:
+        """Whether something of a session is still to be written, or was given up."""
+        return session_id in self._queues or session_id in self._lost
+
     def heads(self, kind: type[Create] | type[Truncate]) -> list[Queue]:
         """Queues whose first write is of this kind."""
         return [queue for queue in self._queues.values() if isinstance(queue.writes[0], kind)]

@@ -92,6 +92,7 @@ class CommitWriter:
         self._pause_s = FIRST_PAUSE_S
         self._mended: set[str] = set()  # being written anew
         self._wake, self._idle, self._hurry = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._progress = asyncio.Event()  # set, and replaced, whenever something changed
         self._idle.set()
         self._task: asyncio.Task[None] | None = None
 
@@ -150,6 +151,15 @@ class CommitWriter:
             return False
         return True
 
+    async def settle(self, session_id: str, timeout_s: float) -> bool:
+        """Wait until all of one session is written. False: it was not within `timeout_s`, or was given up."""
+        self._hurry.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._pending.awaits(session_id):
+                    await self._progress.wait()
+        return not self._pending.awaits(session_id)
+
     async def close(self, timeout_s: float) -> bool:
         """Flush and stop. False if writes were left behind."""
         flushed = await self.flush(timeout_s)
@@ -175,6 +185,8 @@ class CommitWriter:
             self._idle.clear()
         else:
             self._idle.set()
+        self._progress.set()
+        self._progress = asyncio.Event()
         if self._observer:
             self._observer.pending(len(self._pending))
             self._observer.degraded(self.degraded)

@@ -93,6 +93,24 @@ async def test_commits_arrive_in_order_and_in_few_batches(server: RedisServer) -
         assert watcher.errors == []
 
 
+async def test_one_session_is_settled_while_another_one_waits(server: RedisServer) -> None:
+    async with writing(server, max_pending=4) as (writer, store, watcher):
+        assert await writer.settle("s-1", 0.0)  # nothing is to be written
+        await store.create(RECORD)
+        writer.put([commit(0, 5)])
+        assert await writer.settle("s-1", PATIENCE_S)
+        assert (await store.load("s-1")).tokens == (5,)
+        server.freeze()
+        writer.put([commit(1, 6)])
+        assert not await writer.settle("s-1", 0.05)
+        assert await writer.settle("s-2", 0.0)
+        server.thaw()
+        assert await writer.settle("s-1", PATIENCE_S)
+        assert (await store.load("s-1")).tokens == (5, 6)
+        writer.put([commit(9, 1)])  # a gap: given up
+        assert not await writer.settle("s-1", 0.5) and watcher.lost
+
+
 async def test_create_commit_truncate_in_this_order(server: RedisServer) -> None:
     async with writing(server) as (writer, store, _):
         writer.create(RECORD)
