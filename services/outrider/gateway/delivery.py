@@ -1,6 +1,8 @@
 """From the tokens of each round to what the client gets: text, ids, counts, and when to stop.
 
-Tokens are taken one at a time, so the outcome is the same however they were grouped into rounds.
+Tokens are taken one at a time, so the outcome is the same however they were grouped into rounds. The text
+of all deltas up to the D-th token is a function of D alone: a stream that broke can be taken up behind any
+delta. Text that only the end makes certain goes with the last tokens or, if those are delivered, alone.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ class Delivery:
         include_stop: bool = False,
         min_tokens: int = 0,
         logprobs: bool = False,
+        resumed_at: int = 0,
     ) -> None:
         """Args:
         detokenizer: makes the text.
@@ -43,12 +46,14 @@ class Delivery:
         include_stop: deliver the text of the stop string, or of the stop token, that ended it.
         min_tokens: a stop string counts only if a later token than this completes it.
         logprobs: each token comes with its log-probabilities.
+        resumed_at: so many tokens were delivered by an earlier stream: a delta ends behind them.
         """
         self._detokenizer = detokenizer
         self._matcher = StopMatcher(stops, include=include_stop)
         self._include_stop = include_stop
         self._min_tokens = min_tokens
         self._logprobs = logprobs
+        self.resumed_at = resumed_at
         self._waiting: deque[_Token] = deque()
         self.delivered = 0
         self.accepted = 0
@@ -84,7 +89,7 @@ class Delivery:
         """
         deltas = _Deltas(self)
         if not self.stopped and not self._take(self._last_pieces(stop_token_id), deltas):
-            deltas.text.append(self._matcher.flush())
+            deltas.say(self._matcher.flush(), self.delivered + len(self._waiting))
             deltas.release(self.delivered + len(self._waiting))
         return deltas.done()
 
@@ -105,7 +110,8 @@ class Delivery:
     def _take(self, pieces: Iterable[TextPiece], deltas: _Deltas) -> bool:
         """Match stop strings in new text; True on a hit, after which tokens past it are dropped."""
         for piece in pieces:
-            deltas.text.append(self._matcher.push(piece.text, counts=piece.tokens > self._min_tokens))
+            text = self._matcher.push(piece.text, counts=piece.tokens > self._min_tokens)
+            deltas.say(text, piece.tokens)
             if self._matcher.hit:
                 deltas.release(piece.tokens)
                 self._waiting.clear()
@@ -118,28 +124,46 @@ class _Deltas:
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
-        self.text: list[str] = []
+        self._texts: list[tuple[int, str]] = []  # with the number of tokens that made it certain
         self._runs: list[list[tuple[int, _Token]]] = []
 
+    def say(self, text: str, tokens: int) -> None:
+        """Text that became certain with the token of this number, counted from 1."""
+        if text:
+            self._texts.append((tokens, text))
+
     def release(self, until: int) -> None:
+        """Deliver the tokens up to this number."""
         for index, token in self._delivery.take_waiting(until):
-            if not self._runs or (token.drafted and not self._runs[-1][-1][1].drafted):
+            if self._begins(index, token):
                 self._runs.append([])
             self._runs[-1].append((index, token))
 
     def done(self) -> list[GenerationDelta]:
-        """The deltas; the text goes with the last of them."""
-        text = "".join(self.text)
+        """The deltas, each with the text that its tokens made certain; the last one with all that is left."""
         if not self._runs:
+            text = "".join(text for _, text in self._texts)
             return [GenerationDelta(text, (), 0, self._delivery.delivered)] if text else []
-        last = len(self._runs) - 1
-        return [
-            GenerationDelta(
-                text if number == last else "",
-                tuple(token.token_id for _, token in run),
-                sum(token.drafted for _, token in run),
-                run[0][0],
-                tuple(token.logprobs for _, token in run if token.logprobs is not None),
-            )
-            for number, run in enumerate(self._runs)
-        ]
+        deltas = []
+        for run in self._runs:
+            last = run is self._runs[-1]
+            own = [text for tokens, text in self._texts if last or tokens <= run[-1][0] + 1]
+            self._texts = self._texts[len(own) :]
+            deltas.append(_delta("".join(own), run))
+        return deltas
+
+    def _begins(self, index: int, token: _Token) -> bool:
+        """Whether this token is the first one of a delta."""
+        if not self._runs or index == self._delivery.resumed_at:
+            return True
+        return token.drafted and not self._runs[-1][-1][1].drafted
+
+
+def _delta(text: str, run: Sequence[tuple[int, _Token]]) -> GenerationDelta:
+    return GenerationDelta(
+        text,
+        tuple(token.token_id for _, token in run),
+        sum(token.drafted for _, token in run),
+        run[0][0],
+        tuple(token.logprobs for _, token in run if token.logprobs is not None),
+    )

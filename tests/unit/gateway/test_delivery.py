@@ -194,3 +194,47 @@ def test_a_stop_token_is_included_as_text_alone():
     assert outcome(*deliver(tokenizer, [], [[a]], ended_by=end, include_stop=True)) == ("a", [a], False)
     seen = deliver(tokenizer, [], [[a]], ended_by=end, include_stop=True, skip_special_tokens=False)
     assert outcome(*seen) == ("a</s>", [a], False)
+
+
+def said(deltas: list[GenerationDelta]) -> tuple[str, list[int], list[TokenLogprobs]]:
+    return (
+        "".join(delta.text for delta in deltas),
+        [token_id for delta in deltas for token_id in delta.token_ids],
+        [one for delta in deltas for one in delta.logprobs],
+    )
+
+
+@pytest.mark.parametrize("make", [zoo.byte_level, zoo.byte_fallback])
+@given(data=st.data())
+def test_a_stream_cut_behind_any_delta_goes_on_without_a_gap_or_a_repetition(make, data):
+    tokenizer = make()
+    ids = data.draw(st.lists(st.integers(0, tokenizer.get_vocab_size() - 1), max_size=25))
+    text = tokenizer.decode(ids)
+    start = data.draw(st.integers(0, max(len(text) - 1, 0)))
+    stops = [stop for stop in ["th", text[start : start + data.draw(st.integers(1, 6))]] if stop]
+    options = {
+        "include_stop": data.draw(st.booleans()),
+        "min_tokens": data.draw(st.integers(0, 12)),
+        "skip_special_tokens": data.draw(st.booleans()),
+        "logprobs": data.draw(st.booleans()),
+        "ended_by": data.draw(st.none() | st.integers(0, tokenizer.get_vocab_size() - 1)),
+    }
+
+    def once(**more) -> list[GenerationDelta]:
+        rounds = cut(ids, data.draw(st.lists(st.integers(0, 7), max_size=8)))
+        flags = [data.draw(st.integers(0, len(round_))) for round_ in rounds]
+        return deliver(tokenizer, stops, rounds, flags, **options, **more)[1]
+
+    first = once()
+    read = first[: data.draw(st.integers(0, len(first)))]
+    position = sum(len(delta.token_ids) for delta in read)
+    again = once(resumed_at=position)
+    assert all(
+        delta.first_token + len(delta.token_ids) <= position or delta.first_token >= position
+        for delta in again
+    )
+    # Text alone comes only at the end, and who has it already knows it.
+    has_end = bool(read) and not read[-1].token_ids
+    assert all(delta.token_ids for delta in first[:-1])
+    rest = [delta for delta in again if delta.first_token >= position and (delta.token_ids or not has_end)]
+    assert said([*read, *rest]) == said(first)
