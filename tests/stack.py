@@ -6,50 +6,48 @@
 Each service is started by its own command, so that a test can kill, freeze and restart any of
 them. At exit all are stopped; every one that no test killed must have stopped by itself, cleanly,
 and no process may be left.
+
+There may be several replicas of each: `Stack(..., verifiers=2, gateways=2, replicas={"twin": 2})` has
+`verifier-1`, `verifier-2`, `gateway-1`, ..., `twin-2`. Each finds the others by the lists in its own
+configuration, or by the registry if `config["registry"]` says so. `proxied` names replicas that others
+reach only through a proxy: `stack.proxies[name]`, and for a gateway's HTTP `stack.proxies[f"{name}/http"]`.
 """
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import grpc
-import httpx
 import psutil
 import yaml
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from prometheus_client.parser import text_string_to_metric_families
 
+from tests.processes import (
+    ENVIRONMENT,
+    Service,
+    free_ports,
+    group_of,
+    parse_metrics,
+    total,
+    wait_until,
+)
+from tests.proxy import Proxy
 from tests.tiny_models import make_tiny
 
-START_TIMEOUT_S = 90
-STOP_TIMEOUT_S = 20
-ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "OMP_WAIT_POLICY": "passive",
-    "TOKENIZERS_PARALLELISM": "false",
-    "GRPC_ENABLE_FORK_SUPPORT": "0",
-}
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on; all are held open until all are found, so none comes twice."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+__all__ = [
+    "ENVIRONMENT",
+    "Service",
+    "Stack",
+    "free_ports",
+    "parse_metrics",
+    "tiny_config",
+    "total",
+    "wait_until",
+]
 
 
 def tiny_config(folder: Path, *, kind: str = "llama", dtype: str = "float32") -> dict[str, Any]:
@@ -72,134 +70,158 @@ def tiny_config(folder: Path, *, kind: str = "llama", dtype: str = "float32") ->
     }
 
 
-class Service:
-    """One process of a stack."""
+@dataclass(frozen=True)
+class _Replica:
+    """One process to be: its name here, the words of its command, its part of the configuration."""
 
-    def __init__(self, name: str, command: list[str], address: str, log: Path) -> None:
-        self.name, self.command, self.address, self.log = name, command, address, log
-        self.process: subprocess.Popen[bytes] | None = None
-        self.expected_to_die = False
+    name: str
+    words: tuple[str, ...]
+    section: tuple[str, ...]  # where its own settings stand in the configuration
+    own: dict[str, Any]  # ports
 
     @property
-    def pid(self) -> int:
-        """Of the running process."""
-        assert self.process is not None, f"{self.name} was not started"
-        return self.process.pid
+    def port(self) -> int:
+        """Of its gRPC server."""
+        return int(self.own.get("port") or self.own["grpc_port"])
 
-    def start(self) -> None:
-        """Start it; `wait_serving` says when it is there."""
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command,
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, **ENVIRONMENT},
-                start_new_session=True,
-            )
-        self.expected_to_die = False
-
-    def wait_serving(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Return as soon as grpc.health.v1 says SERVING."""
-        wait_until(self.serving, f"{self.name} is serving", timeout_s=timeout_s, check=self._check_alive)
-
-    def serving(self) -> bool:
-        """Does its health service say so?"""
-        with grpc.insecure_channel(self.address, [("grpc.enable_http_proxy", 0)]) as channel:
-            try:
-                answer = health_pb2_grpc.HealthStub(channel).Check(
-                    health_pb2.HealthCheckRequest(), timeout=2, wait_for_ready=True
-                )
-            except grpc.RpcError:
-                return False
-        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
-
-    def _check_alive(self) -> None:
-        assert self.process is not None
-        if self.process.poll() is not None:
-            raise AssertionError(f"{self.name} ended with {self.process.returncode}:\n{self.log_tail()}")
-
-    def log_tail(self, lines: int = 40) -> str:
-        """The end of what it wrote."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
-
-    def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
-        assert self.process is not None
-        self.expected_to_die = True
-        self.process.kill()
-        self.process.wait(STOP_TIMEOUT_S)
-
-    def freeze(self) -> None:
-        """SIGSTOP."""
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """SIGCONT."""
-        os.kill(self.pid, signal.SIGCONT)
-
-    def terminate(self) -> None:
-        """SIGTERM (and SIGCONT, in case it is frozen)."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            self.process.send_signal(signal.SIGCONT)
-
-    def finish(self) -> str:
-        """Wait for its end after `terminate`; what was wrong with it, or nothing."""
-        if self.process is None:
-            return ""
-        try:
-            code = self.process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            return f"{self.name} did not stop within {STOP_TIMEOUT_S} s:\n{self.log_tail()}"
-        if code != 0 and not self.expected_to_die:
-            return f"{self.name} ended with {code}:\n{self.log_tail()}"
-        return ""
+    @property
+    def metrics_port(self) -> int:
+        """Of its page of metrics."""
+        return int(self.own.get("metrics_port") or self.own["http_port"])
 
 
 class Stack:
-    """Drafters, verifier and gateway of one configuration. A context manager."""
+    """Drafters, verifiers and gateways of one configuration. A context manager."""
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], *, absent: tuple[str, ...] = ()) -> None:
-        """`absent`: drafters that are configured but not started; the test plays them itself."""
+    def __init__(
+        self,
+        folder: Path,
+        config: Mapping[str, Any],
+        *,
+        absent: Collection[str] = (),
+        later: Collection[str] = (),
+        verifiers: int = 1,
+        gateways: int = 1,
+        replicas: Mapping[str, int] | None = None,
+        proxied: Collection[str] = (),
+    ) -> None:
+        """How many there are of each.
+
+        Args:
+            folder: for configurations and logs.
+            config: what all have in common. Ports are added.
+            absent: drafters that are configured but not started; the test plays them itself.
+            later: services that the test starts itself.
+            verifiers: how many.
+            gateways: how many.
+            replicas: of drafters, where it is not one.
+            proxied: services that the others (and, of gateways, clients) reach through a proxy only.
+        """
         self.folder = folder
         self.config: dict[str, Any] = dict(config)
-        names = list(self.config.get("drafters", {}))
-        ports = iter(free_ports(4 + 2 * len(names)))
-        verifier = {"port": next(ports), "metrics_port": next(ports)}
-        gateway = {"http_port": next(ports), "grpc_port": next(ports)}
-        self.config["verifier"] = {**self.config.get("verifier", {}), **verifier}
-        self.config["gateway"] = {**self.config.get("gateway", {}), **gateway}
-        self.config["drafters"] = {
-            name: {**self.config["drafters"][name], "port": next(ports), "metrics_port": next(ports)}
-            for name in names
-        }
+        self.proxies: dict[str, Proxy] = {}
+        self._later = later
+        self._exits = ExitStack()
         folder.mkdir(parents=True, exist_ok=True)
-        self.config_path = folder / "stack.yaml"
-        self.config_path.write_text(yaml.safe_dump(self.config, sort_keys=False))
-        self.http = f"http://127.0.0.1:{gateway['http_port']}"
-        self.grpc = f"127.0.0.1:{gateway['grpc_port']}"
+        planned = list(self._plan(verifiers, gateways, replicas or {}))
+        for replica in planned:
+            if replica.name in proxied:
+                self._put_proxy(replica.name, replica.port)
+                if replica.section == ("gateway",):
+                    self._put_proxy(f"{replica.name}/http", replica.metrics_port)
+        self._introduce(planned)
         self.services = {
-            name: self._service(name, ["drafter", name], self.config["drafters"][name]["port"])
-            for name in names
-            if name not in absent
+            replica.name: self._service(replica) for replica in planned if replica.name not in absent
         }
-        self.services["verifier"] = self._service("verifier", ["verifier"], verifier["port"])
-        self.services["gateway"] = self._service("gateway", ["gateway"], gateway["grpc_port"])
+        first = self.all("gateway")[0]
+        self.http, self.grpc = first.http, first.reached
 
-    def _service(self, name: str, words: list[str], port: int) -> Service:
-        command = [sys.executable, "-m", "outrider.cli.main", *words, "--config", str(self.config_path)]
-        return Service(name, command, f"127.0.0.1:{port}", self.folder / f"{name}.log")
+    def _put_proxy(self, name: str, port: int) -> None:
+        self.proxies[name] = self._exits.enter_context(Proxy(f"127.0.0.1:{port}", record=True))
+
+    def _plan(self, verifiers: int, gateways: int, replicas: Mapping[str, int]) -> Iterator[_Replica]:
+        """Every process with its ports. The configuration in common gets those of each first one."""
+        drafters: dict[str, Any] = {
+            name: dict(settings) for name, settings in self.config.get("drafters", {}).items()
+        }
+        kinds = [(("drafters", name), ("drafter", name), replicas.get(name, 1)) for name in drafters]
+        kinds += [(("verifier",), ("verifier",), verifiers), (("gateway",), ("gateway",), gateways)]
+        ports = iter(free_ports(2 * sum(count for _, _, count in kinds)))
+        self.config |= {
+            "drafters": drafters,
+            "verifier": dict(self.config.get("verifier", {})),
+            "gateway": dict(self.config.get("gateway", {})),
+        }
+        for section, words, count in kinds:
+            of_port, of_metrics = (
+                ("grpc_port", "http_port") if section == ("gateway",) else ("port", "metrics_port")
+            )
+            for number in range(1, count + 1):
+                own = {of_port: next(ports), of_metrics: next(ports)}
+                name = section[-1] if count == 1 else f"{section[-1]}-{number}"
+                if number == 1:
+                    self._part(self.config, section).update(own)
+                yield _Replica(name, words, section, own)
+
+    def _introduce(self, planned: list[_Replica]) -> None:
+        """Tell each of the others, where one address in the configuration is not enough."""
+        if self.config.get("registry", {}).get("kind", "static") != "static":
+            return
+        for section in {replica.section: None for replica in planned if replica.section != ("gateway",)}:
+            these = [replica for replica in planned if replica.section == section]
+            if len(these) > 1 or these[0].name in self.proxies:
+                addresses = [self._reached(replica) for replica in these]
+                where = ("gateway", "verifiers") if section == ("verifier",) else (*section, "addresses")
+                self._part(self.config, where[:-1])[where[-1]] = addresses
+
+    def _service(self, replica: _Replica) -> Service:
+        config = {**self.config, "drafters": dict(self.config["drafters"])}
+        part = {**self._part(config, replica.section), **replica.own}
+        if replica.name in self.proxies and replica.section != ("gateway",):
+            part["advertise"] = self._reached(replica)
+        self._part(config, replica.section[:-1])[replica.section[-1]] = part
+        path = self.folder / f"{replica.name}.yaml"
+        path.write_text(yaml.safe_dump(config, sort_keys=False))
+        command = [sys.executable, "-m", "outrider.cli.main", *replica.words, "--config", str(path)]
+        http = self.proxies.get(f"{replica.name}/http")
+        return Service(
+            replica.name,
+            command,
+            f"127.0.0.1:{replica.port}",
+            self.folder / f"{replica.name}.log",
+            page=f"http://127.0.0.1:{replica.metrics_port}",
+            reached=self._reached(replica),
+            http=f"http://{http.address}" if http is not None else "",
+        )
+
+    def _reached(self, replica: _Replica) -> str:
+        """Where others reach it."""
+        proxy = self.proxies.get(replica.name)
+        return proxy.address if proxy is not None else f"127.0.0.1:{replica.port}"
+
+    @staticmethod
+    def _part(config: dict[str, Any], section: tuple[str, ...]) -> dict[str, Any]:
+        for name in section:
+            config = config[name]
+        return config
 
     def __getitem__(self, name: str) -> Service:
         return self.services[name]
 
+    def all(self, role: str) -> list[Service]:
+        """Every replica of "verifier", of "gateway", or of a drafter."""
+        return [
+            service
+            for name, service in self.services.items()
+            if name == role or (name.rpartition("-")[0] == role and name.rpartition("-")[2].isdecimal())
+        ]
+
     def __enter__(self) -> Stack:
         try:
-            for service in self.services.values():
+            started = [service for service in self.services.values() if service.name not in self._later]
+            for service in started:
                 service.start()
-            for service in self.services.values():
+            for service in started:
                 service.wait_serving()
         except BaseException:
             self.stop()
@@ -214,64 +236,20 @@ class Stack:
             assert not problems, "\n".join(problems)
 
     def stop(self) -> list[str]:
-        """Stop everything, gateway first; what went wrong."""
+        """Stop everything, gateways first; what went wrong."""
         groups = {service.pid for service in self.services.values() if service.process is not None}
-        self.services["gateway"].terminate()
-        problems = [self.services["gateway"].finish()]
-        for service in self.services.values():
-            service.terminate()
-        problems += [service.finish() for service in self.services.values()]
+        problems = []
+        for services in (self.all("gateway"), self.services.values()):
+            for service in services:
+                service.terminate()
+            problems += [service.finish() for service in services]
         for process in psutil.process_iter():
-            if _group_of(process) in groups:
+            if group_of(process) in groups:
                 problems.append(f"left behind: {process}")
                 process.kill()
+        self._exits.close()
         return [problem for problem in problems if problem]
 
     def metrics(self, name: str) -> dict[str, float]:
         """What a service's /metrics says now: `name{label=value,...}` -> value, zeros included."""
-        if name == "gateway":
-            url = self.http
-        else:
-            place = self.config["verifier"] if name == "verifier" else self.config["drafters"][name]
-            url = f"http://127.0.0.1:{place['metrics_port']}"
-        answer = httpx.get(f"{url}/metrics", trust_env=False, timeout=10)
-        answer.raise_for_status()
-        return parse_metrics(answer.text)
-
-
-def parse_metrics(text: str) -> dict[str, float]:
-    """Prometheus text as a flat table."""
-    values = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()))
-            values[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
-    return values
-
-
-def total(values: Mapping[str, float], name: str) -> float:
-    """Sum over all labels of one sample name."""
-    return sum(value for key, value in values.items() if key.partition("{")[0] == name)
-
-
-def _group_of(process: psutil.Process) -> int | None:
-    try:
-        return None if process.status() == psutil.STATUS_ZOMBIE else os.getpgid(process.pid)
-    except (psutil.NoSuchProcess, ProcessLookupError):
-        return None
-
-
-def wait_until(
-    condition: Callable[[], bool],
-    what: str,
-    *,
-    timeout_s: float = 30,
-    check: Callable[[], None] = lambda: None,
-) -> None:
-    """Look again and again until `condition` holds; it is the one place here that waits by the clock."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        check()
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout_s} s: {what}")
-        time.sleep(0.05)
+        return self.services[name].metrics()
