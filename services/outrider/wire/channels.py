@@ -1,10 +1,8 @@
-"""Channels and servers of gRPC with every option said, health and reflection.
-
-Plaintext: part 1 runs on loopback.
-"""
+"""Channels and servers of gRPC with every option said, health and reflection."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +13,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from outrider.core.errors import ConfigError
+from outrider.wire.cluster import ClusterGate
+from outrider.wire.dialled import DialledChannel
 from outrider.wire.guard import Guard
+from outrider.wire.protection import PLAIN, Protection, exposed
+from outrider.wire.tls import channel_credentials
+
+_LOG = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """A prompt of a million tokens with its features of one layer in flight fits; nothing endless does."""
@@ -34,6 +38,7 @@ class Limits:
     max_message_bytes: int = MAX_MESSAGE_BYTES
     max_concurrent_calls: int | None = None  # server only; None: the service's own admission decides
     max_metadata_bytes: int = 16 * 1024
+    max_streams: int = 1024  # server only: calls at once over one connection; the client keeps more waiting
 
 
 def _common_options(limits: Limits) -> list[tuple[str, int | str]]:
@@ -48,11 +53,13 @@ def _common_options(limits: Limits) -> list[tuple[str, int | str]]:
     ]
 
 
-def open_channel(address: str, limits: Limits | None = None) -> aio.Channel:
+def open_channel(address: str, limits: Limits | None = None, protection: Protection = PLAIN) -> aio.Channel:
     """A channel to `address` ("host:port"). It connects at the first call and reconnects by itself.
 
-    Each channel has its own connection: a link's health must not depend on another link's.
+    Each channel has its own connection: a link's health must not depend on another link's. Certificates that
+    change are used from the next call on.
     """
+    tls, token = protection.tls, protection.token
     options = [
         *_common_options(limits or Limits()),
         ("grpc.use_local_subchannel_pool", 1),
@@ -63,42 +70,73 @@ def open_channel(address: str, limits: Limits | None = None) -> aio.Channel:
         ("grpc.enable_retries", 0),
         ("grpc.enable_http_proxy", 0),
     ]
+    if protection.server_name:
+        options.append(("grpc.ssl_target_name_override", protection.server_name))
+    credential = token.metadata if token is not None else None
+    if tls is not None:
+        return DialledChannel(
+            lambda pem: aio.secure_channel(address, channel_credentials(pem), options=options),
+            pem=lambda: tls.pem,
+            credential=credential,
+        )
+    if credential is not None:
+        return DialledChannel(lambda _: aio.insecure_channel(address, options=options), credential=credential)
     return aio.insecure_channel(address, options=options)
 
 
 def make_server(
-    limits: Limits | None = None, interceptors: Sequence[aio.ServerInterceptor] = ()
+    limits: Limits | None = None,
+    interceptors: Sequence[aio.ServerInterceptor] = (),
+    protection: Protection = PLAIN,
 ) -> aio.Server:
-    """A server without services or port."""
+    """A server without services or port. Calls without the credential of `protection` are refused."""
     limits = limits or Limits()
     options = [
         *_common_options(limits),
         # Two processes on one port would share its connections without a word.
         ("grpc.so_reuseport", 0),
+        ("grpc.max_concurrent_streams", limits.max_streams),
         ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
         ("grpc.http2.max_ping_strikes", 4),
     ]
+    gates = () if protection.token is None else (ClusterGate(protection.token),)
     return aio.server(
         options=options,
-        interceptors=(Guard(), *interceptors),
+        interceptors=(Guard(), *gates, *interceptors),
         maximum_concurrent_rpcs=limits.max_concurrent_calls,
     )
 
 
-def listen(server: aio.Server, host: str, port: int) -> str:
+def listen(server: aio.Server, host: str, port: int, protection: Protection = PLAIN) -> str:
     """Bind, before `server.start()`; returns "host:port" with the port that was really taken.
 
     Raises:
-        ConfigError: the address cannot be bound.
+        ConfigError: the address cannot be bound, or `protection` has no certificate for a server.
     """
     name = f"[{host}]" if ":" in host else host
     try:
-        bound = server.add_insecure_port(f"{name}:{port}")
+        if protection.tls is not None:
+            bound = server.add_secure_port(f"{name}:{port}", protection.tls.server_credentials())
+        else:
+            bound = server.add_insecure_port(f"{name}:{port}")
     except RuntimeError as error:
         raise ConfigError(f"cannot listen on {name}:{port}: is it in use? ({error})") from error
     if not bound:
         raise ConfigError(f"cannot listen on {name}:{port}: is it in use?")
+    warn_if_bare(f"{name}:{bound}", host, protection)
     return f"{name}:{bound}"
+
+
+def warn_if_bare(address: str, host: str, protection: Protection) -> None:
+    """Say so if others than this machine can reach a server whose traffic anybody on the way can read."""
+    if protection.tls is None and exposed(host):
+        section = protection.section or "security"
+        _LOG.warning(
+            "%s is reached from other machines without TLS: set %s.certificate and %s.key",
+            address,
+            section,
+            section,
+        )
 
 
 class Health:

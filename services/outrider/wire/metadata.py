@@ -12,6 +12,8 @@ RETRY_AFTER_MS = "retry-after-ms"
 """When to try again."""
 TRACEPARENT = "traceparent"
 """W3C trace context of the caller's span."""
+AUTHORIZATION = "authorization"
+"""`Bearer <secret>`: an API key at a gateway, the cluster's credential between services."""
 REQUEST_ID = "x-request-id"
 """Id that a client gave its request, for logs."""
 
