@@ -8,16 +8,24 @@ from collections.abc import Mapping
 from outrider.sessions.writer import CommitWriter
 from outrider.verifying.links import DrafterLink
 from outrider.verifying.mailbox import Outcome
+from outrider.verifying.places import Places
 from outrider.verifying.streams import StreamTable
 
 
 class Hub:
     """Hands outcomes on: first to drafters, for they are waited for, then to clients, then to the store."""
 
-    def __init__(self, links: Mapping[str, DrafterLink], streams: StreamTable, writer: CommitWriter) -> None:
+    def __init__(
+        self,
+        links: Mapping[str, DrafterLink],
+        streams: StreamTable,
+        places: Places,
+        writer: CommitWriter,
+    ) -> None:
         """From within the event loop. `links` may be filled later."""
         self._links = links
         self._streams = streams
+        self._places = places
         self._writer = writer
         self._loop = asyncio.get_running_loop()
 
@@ -32,6 +40,8 @@ class Hub:
         self._loop.call_soon(self._deliver_rest, outcome)
 
     def _deliver_rest(self, outcome: Outcome) -> None:
+        for session_id in outcome.started:
+            self._places.started(session_id)
         self._streams.deliver(outcome.items)
         if outcome.commits:
             self._writer.put(outcome.commits)

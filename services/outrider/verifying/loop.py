@@ -118,7 +118,7 @@ class RoundLoop:
 
     def _end(self, item: mailbox.End) -> None:
         session = self._roster.get(item.session_id)
-        if session is None:
+        if session is None or (item.unless_started and session.started):
             return
         keep = session.generated if item.keep_tokens is None else min(item.keep_tokens, session.generated)
         if item.error is None:
@@ -146,6 +146,7 @@ class RoundLoop:
             for session in self._roster.start_waiting():
                 if not session.started:
                     session.started = True
+                    self._outcome.started.append(session.session_id)
                     now = monotonic()
                     self._meter.started(session, now)
                     self._desk.admit(session, now, self._outcome)

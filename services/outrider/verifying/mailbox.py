@@ -32,6 +32,7 @@ class End:
     keep_tokens: int | None = None  # generated tokens that count as delivered; None: all
     reason: FinishReason = FinishReason.CANCELLED
     error: OutriderError | None = None  # the stream ends with it instead of with SessionFinished
+    unless_started: bool = False  # leave it alone if it has had its turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,7 @@ class Outcome:
     items: list[tuple[str, StreamItem]] = field(default_factory=list)  # by session, in order
     commits: list[Commit] = field(default_factory=list)
     truncations: list[Truncation] = field(default_factory=list)  # come after the commits
+    started: list[str] = field(default_factory=list)  # sessions that have their first turn
 
     def __bool__(self) -> bool:
-        return bool(self.commands or self.items or self.commits or self.truncations)
+        return bool(self.commands or self.items or self.commits or self.truncations or self.started)

@@ -30,6 +30,7 @@ from outrider.verifying.loop import RoundLoop
 from outrider.verifying.mailbox import End, Shutdown
 from outrider.verifying.meter import Meter
 from outrider.verifying.patience import Patience
+from outrider.verifying.places import Places
 from outrider.verifying.service import VerifierServicer
 from outrider.verifying.streams import StreamTable
 from outrider.wire.messages import VerifierInfo
@@ -52,7 +53,15 @@ class Replica:
     ) -> None:
         """`engine` belongs to the thread that `rounds` will be run in."""
         own = config.verifier
-        self.streams = StreamTable()
+        self.places = Places(
+            max_sessions=own.max_sessions,
+            max_queue=own.max_queue,
+            admitted=lambda session_id: session_id in self.streams,
+            evict=lambda session_id, error: self.rounds.post(
+                End(session_id, error=error, unless_started=True)
+            ),
+        )
+        self.streams = StreamTable(self.places.give_back)
         self.links: dict[str, DrafterLink] = {}
         self.writer = CommitWriter(
             store,
@@ -64,14 +73,14 @@ class Replica:
         )
         self.compiler = GrammarCompiler(lambda: _vocabulary(config, engine))
         meter = Meter(metrics)
-        hub = Hub(self.links, self.streams, self.writer)
+        hub = Hub(self.links, self.streams, self.places, self.writer)
         desk = _desk(own, config.drafters, engine, meter)
         self.rounds = RoundLoop(engine, own, desk, meter, hub.publish)
         self.servicer = VerifierServicer(
             info=_info(config, engine, instance_id or uuid.uuid4().hex),
             admission=_admission(config, engine),
             compiler=self.compiler,
-            config=own,
+            places=self.places,
             store=store,
             writer=self.writer,
             refuse_when_away=config.store.when_away == "refuse",

@@ -12,11 +12,9 @@ from typing import Any
 from grpc import aio
 from opentelemetry import trace
 
-from outrider.config.schema import VerifierConfig
 from outrider.core.errors import (
     DeadlineExceededError,
     OutriderError,
-    OverloadedError,
     SessionExistsError,
     StoreUnavailableError,
     UnavailableError,
@@ -31,11 +29,19 @@ from outrider.telemetry.tracing import Tracing, context_from
 from outrider.verifying.admission import Admission
 from outrider.verifying.compiling import grammar_matcher
 from outrider.verifying.mailbox import Admit, End, Inward
+from outrider.verifying.places import Places
 from outrider.verifying.spans import RoundSpans
 from outrider.verifying.streams import Attachment, StreamTable, replay
 from outrider.wire import convert, metadata
 from outrider.wire.errors import abort
-from outrider.wire.messages import CancelSession, SessionEvent, SessionFinished, SessionStarted, VerifierInfo
+from outrider.wire.messages import (
+    CancelSession,
+    ResumeSession,
+    SessionEvent,
+    SessionFinished,
+    SessionStarted,
+    VerifierInfo,
+)
 from outrider.wire.services import VerifierService
 from outrider.wire.v1 import verifier_pb2 as pb
 
@@ -54,7 +60,7 @@ class VerifierServicer(VerifierService):
         info: VerifierInfo,
         admission: Admission,
         compiler: GrammarCompiler,
-        config: VerifierConfig,
+        places: Places,
         store: SessionStore,
         writer: CommitWriter,
         refuse_when_away: bool,
@@ -67,7 +73,7 @@ class VerifierServicer(VerifierService):
         info: what GetInfo answers.
         admission: the bounds of requests.
         compiler: of their grammars.
-        config: the bounds of sessions that run and wait.
+        places: who may come in.
         store: for new sessions and for those to take over.
         writer: takes new sessions while the store is away ...
         refuse_when_away: ... unless they are to be refused then.
@@ -79,7 +85,7 @@ class VerifierServicer(VerifierService):
         self._info = info
         self._admission = admission
         self._compiler = compiler
-        self._config = config
+        self._places = places
         self._store = store
         self._refuse_when_away = refuse_when_away
         self._writer = writer
@@ -119,7 +125,7 @@ class VerifierServicer(VerifierService):
             try:
                 wanted = convert.resume_from_proto(request)
                 span.set_attribute(names.ATTR_SESSION, wanted.session_id)
-                attachment = await self._resume(wanted.session_id, wanted.from_token, span)
+                attachment = await self._resume(wanted, span)
                 await self._send(attachment, convert.resume_response, context, span)
             except OutriderError as error:
                 await _abort(context, error, span)
@@ -155,25 +161,25 @@ class VerifierServicer(VerifierService):
         wanted = convert.session_request_from_proto(request, draw_seed=lambda: secrets.randbits(64))
         span.set_attribute(names.ATTR_SESSION, wanted.session_id)
         record = self._admission.record(wanted)
-        with self._arriving(record.session_id):
+        with self._arriving(record.session_id, record.tenant):
             grammar = await grammar_matcher(self._compiler, record)
             await self._create(record)
-        return self._run(record, 0, span, grammar)
+            return self._run(record, 0, span, grammar)
 
     @contextmanager
-    def _arriving(self, session_id: str) -> Iterator[None]:
+    def _arriving(self, session_id: str, tenant: str, *, returns: bool = False) -> Iterator[None]:
         """Hold a place and the id while the store is asked."""
         if self._draining:
             raise UnavailableError("the verifier is stopping")
         if session_id in self._streams or session_id in self._arrivals:
             raise SessionExistsError(f"session {session_id} runs here already")
-        most = self._config.max_sessions + self._config.max_queue
-        if len(self._streams) + len(self._arrivals) >= most:
-            raise OverloadedError(f"{most} sessions run or wait here already")
+        self._places.take(session_id, tenant, returns=returns)
         self._arrivals[session_id] = asked = asyncio.Event()
         try:
             yield
         finally:
+            if session_id not in self._streams:
+                self._places.give_back(session_id)
             del self._arrivals[session_id]
             asked.set()
 
@@ -185,10 +191,11 @@ class VerifierServicer(VerifierService):
                 raise
             self._writer.create(record)
 
-    async def _resume(self, session_id: str, from_token: int, span: trace.Span) -> Attachment:
+    async def _resume(self, wanted: ResumeSession, span: trace.Span) -> Attachment:
+        session_id, from_token = wanted.session_id, wanted.from_token
         if session_id in self._streams:
             return self._streams.attach(session_id, from_token)
-        with self._arriving(session_id):
+        with self._arriving(session_id, wanted.tenant, returns=True):
             record = await self._store.load(session_id)
             self._admission.check_model(record)
             replay(record.tokens, from_token)  # refuse a wrong from_token before taking the session over
@@ -199,7 +206,7 @@ class VerifierServicer(VerifierService):
             record = await self._store.claim(session_id)
             if record.finish_reason is not None:  # its owner ended it between load and claim
                 return _over(record, record.finish_reason, from_token)
-        return self._run(record, from_token, span, grammar)
+            return self._run(record, from_token, span, grammar)
 
     def _run(
         self, record: SessionRecord, from_token: int, span: trace.Span, grammar: GrammarMatcher | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from outrider.core.errors import (
@@ -88,7 +88,9 @@ class Finished:
 class StreamTable:
     """The sessions that live here, each with at most one attached client."""
 
-    def __init__(self) -> None:
+    def __init__(self, ended: Callable[[str], None] = lambda session_id: None) -> None:
+        """`ended` is told of each session that does not live here any more."""
+        self._ended = ended
         self._live: dict[str, _Live] = {}
         self._finished: OrderedDict[str, Finished] = OrderedDict()  # oldest first
         self._empty = asyncio.Event()
@@ -240,6 +242,7 @@ class StreamTable:
     def _remove(self, live: _Live) -> None:
         del self._live[live.record.session_id]
         live.ended.set()
+        self._ended(live.record.session_id)
         if live.timer is not None:
             live.timer.cancel()
         if not self._live:
