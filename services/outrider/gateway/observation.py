@@ -26,6 +26,7 @@ class Caller:
     request_id: str = ""
     traceparent: str = ""
     timeout_s: float | None = None  # the client's own deadline
+    tenant: str = ""  # name of the API key; only the same tenant may resume
     arrived: float = field(default_factory=time.monotonic)
 
 
