@@ -108,7 +108,7 @@ async def test_certificates_of_a_new_authority_are_used_while_a_stream_runs_on(
         assert await stream.read() is not aio.EOF
         assert await stream.read() is aio.EOF
         assert await outcome(served.address, protection(**theirs.tls("new"))) is grpc.StatusCode.OK
-        assert await outcome(served.address, protection(**old)) is grpc.StatusCode.UNAVAILABLE
+        assert await outcome(served.address, old) is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_reload_under_load_breaks_no_call(ours: Authority) -> None:
