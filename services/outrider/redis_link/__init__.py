@@ -3,6 +3,6 @@
 - `connect` makes a client from a URL
 """
 
-from outrider.redis_link.connect import address_of, connect
+from outrider.redis_link.connect import Client, address_of, connect
 
-__all__ = ["address_of", "connect"]
+__all__ = ["Client", "address_of", "connect"]

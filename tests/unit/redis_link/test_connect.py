@@ -11,7 +11,7 @@ from redis.asyncio import Redis, RedisCluster, SSLConnection
 from redis.asyncio.sentinel import SentinelConnectionPool, SentinelManagedSSLConnection
 
 from outrider.core.errors import ConfigError
-from outrider.sessions.connect import Client, address_of, connect, read
+from outrider.redis_link.connect import Client, address_of, connect, read
 
 
 @pytest.mark.parametrize(
