@@ -1,8 +1,28 @@
 """Who is alive, and where.
 
-- `registry` the protocol, and a fixed list
+- `registry`   the protocol, and a fixed list
+- `lease`      who looks for others, in Redis
+- `announcing` who enters itself there
+- `ledger`     the key in Redis, and its scripts
+- `factory`    what the configuration asks for
 """
 
-from outrider.discovery.registry import Instance, Registry, Role, StaticRegistry
+from outrider.discovery.announcing import LeaseAnnouncer, NullAnnouncer, advertised
+from outrider.discovery.factory import open_announcer, open_registry
+from outrider.discovery.lease import LeaseRegistry
+from outrider.discovery.registry import Announcer, Instance, Load, Registry, Role, StaticRegistry
 
-__all__ = ["Instance", "Registry", "Role", "StaticRegistry"]
+__all__ = [
+    "Announcer",
+    "Instance",
+    "LeaseAnnouncer",
+    "LeaseRegistry",
+    "Load",
+    "NullAnnouncer",
+    "Registry",
+    "Role",
+    "StaticRegistry",
+    "advertised",
+    "open_announcer",
+    "open_registry",
+]

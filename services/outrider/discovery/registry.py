@@ -44,6 +44,10 @@ class Instance:
 class Registry(Protocol):
     """Knows which replicas there are."""
 
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """What is wrong with the registry itself, in words for an operator. Empty: all is well."""
+
     async def list(self, role: Role, name: str | None = None) -> tuple[Instance, ...]:
         """The replicas of `role` (and of `name`), in a stable order."""
 
@@ -57,6 +61,10 @@ class Registry(Protocol):
 class Announcer(Protocol):
     """Enters one replica into the registry and keeps it there."""
 
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """Why others may not find the replica, in words for an operator. Empty: they do."""
+
     async def start(self, instance: Instance) -> None:
         """Enter it, and renew it until `close`. A registry that is away is tried again, and is no error."""
 
@@ -69,6 +77,8 @@ class Announcer(Protocol):
 
 class StaticRegistry:
     """A list that never changes."""
+
+    troubles: tuple[str, ...] = ()
 
     def __init__(self, instances: Iterable[Instance] = ()) -> None:
         """Raises ConfigError: an address is not host:port, or stands there twice for one role and name."""

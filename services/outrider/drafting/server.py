@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from outrider.config.schema import DrafterConfig, OutriderConfig
 from outrider.core.errors import ConfigError, InternalError
 from outrider.core.models import DrafterInfo
+from outrider.discovery import Announcer, Instance, Load, Role, advertised, open_announcer
 from outrider.drafting.factory import build_method
 from outrider.drafting.observer import DraftObserver
 from outrider.drafting.scheduler import DraftScheduler
@@ -66,12 +67,22 @@ async def serve(
         work = await stack.enter_async_context(
             _working(worker, scheduler, lambda turn: loop.call_soon_threadsafe(service.on_turn, turn))
         )
-        addresses = {"grpc": await stack.enter_async_context(_listening(own, service))}
+        announcer = open_announcer(config)
+        stack.push_async_callback(announcer.close)
+        address = await stack.enter_async_context(_listening(own, service, announcer))
+        addresses = {"grpc": address}
         if own.metrics_port is not None:
             page = serve_metrics(registry, own.host, own.metrics_port)
             stack.callback(page.close)
             addresses["metrics"] = page.address
-        log.info("drafter %s (%s) serves on %s", name, info.method, addresses["grpc"])
+        log.info("drafter %s (%s) serves on %s", name, info.method, address)
+        instance = Instance(
+            Role.DRAFTER,
+            advertised(config, own.advertise, address, f"drafters.{name}.advertise"),
+            name,
+            instance_id,
+        )
+        await stack.enter_async_context(_announced(announcer, instance, service, config.registry.heartbeat_s))
         ready(addresses)
         await _until(stop, work)
 
@@ -111,8 +122,11 @@ async def _working(
 
 
 @asynccontextmanager
-async def _listening(own: DrafterConfig, service: DrafterService) -> AsyncIterator[str]:
-    """The gRPC server with health and reflection; yields its address, drains at the end."""
+async def _listening(own: DrafterConfig, service: DrafterService, announcer: Announcer) -> AsyncIterator[str]:
+    """The gRPC server with health and reflection; yields its address, drains at the end.
+
+    Who looks into the registry hears of that first: nobody is sent here while the streams move on.
+    """
     server = channels.make_server()
     services.add_drafter(server, service)
     health = await channels.add_health(server, (services.DRAFTER,))
@@ -123,11 +137,32 @@ async def _listening(own: DrafterConfig, service: DrafterService) -> AsyncIterat
     await health.set_serving(True)
     try:
         yield address
+        announcer.update(draining=True)
         await health.shut_down()
         await service.drain(DRAIN_S)
     finally:
         load.cancel()
         await server.stop(CLOSE_S)
+
+
+@asynccontextmanager
+async def _announced(
+    announcer: Announcer, instance: Instance, service: DrafterService, interval_s: float
+) -> AsyncIterator[None]:
+    """The drafter is in the registry, and its load is told there now and then. `announcer` takes it out."""
+    await announcer.start(instance)
+    reporter = asyncio.create_task(_report(announcer, service, interval_s))
+    try:
+        yield
+    finally:
+        reporter.cancel()
+
+
+async def _report(announcer: Announcer, service: DrafterService, interval_s: float) -> None:
+    while True:
+        load = service.load
+        announcer.update(load=Load(load.sessions, load.queued, service.max_sessions, load.kv_usage))
+        await asyncio.sleep(interval_s)
 
 
 async def _until(stop: asyncio.Event, work: asyncio.Future[None]) -> None:

@@ -94,6 +94,16 @@ class DrafterService(services.DrafterService):
         # After the streams' tasks, which `send` has woken: a verifier waits for what they write.
         asyncio.get_running_loop().call_soon(self._observe, turn)
 
+    @property
+    def load(self) -> DrafterLoad:
+        """How busy the drafter was after its last turn."""
+        return self._load
+
+    @property
+    def max_sessions(self) -> int:
+        """Sessions that fit."""
+        return self._info.max_sessions
+
     async def tell_load(self) -> None:
         """Tell all streams how busy the drafter is, now and then, when it changed. Runs until cancelled."""
         told: dict[int, DrafterLoad] = {}

@@ -1,0 +1,71 @@
+"""Instances as the registry keeps them: JSON, read with care, for anybody may have written it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from outrider.core.errors import ConfigError, ProtocolError
+from outrider.discovery.registry import Instance, Load, Role, check_address
+
+MAX_BYTES = 4096
+"""Size of an entry; what is larger is none of ours."""
+
+
+def field_of(instance: Instance) -> str:
+    """The place of an instance: who starts anew at the same address takes it over."""
+    return f"{instance.role.value}/{instance.name}/{instance.address}"
+
+
+def pack(instance: Instance) -> str:
+    """An instance as JSON."""
+    body: dict[str, Any] = {
+        "role": instance.role.value,
+        "name": instance.name,
+        "address": instance.address,
+        "instance_id": instance.instance_id,
+        "draining": instance.draining,
+    }
+    if (load := instance.load) is not None:
+        body["load"] = {
+            "running": load.running,
+            "waiting": load.waiting,
+            "capacity": load.capacity,
+            "kv_usage": round(load.kv_usage, 4),
+        }
+    return json.dumps(body, separators=(",", ":"))
+
+
+def unpack(data: bytes) -> Instance:
+    """What `pack` made. Keys that are not known are left out.
+
+    Raises:
+        ProtocolError: it cannot be read.
+    """
+    if len(data) > MAX_BYTES:
+        raise ProtocolError(f"an entry of {len(data)} bytes")
+    try:
+        body = json.loads(data)
+        return Instance(
+            Role(body["role"]),
+            check_address(_text(body["address"])),
+            _text(body["name"]),
+            _text(body["instance_id"]),
+            draining=body["draining"] is True,
+            load=None if body.get("load") is None else _load(body["load"]),
+        )
+    except (ArithmeticError, LookupError, ValueError, TypeError, RecursionError, ConfigError) as error:
+        raise ProtocolError(f"an entry that cannot be read: {error!r}") from error
+
+
+def _load(body: dict[str, Any]) -> Load:
+    running, waiting, capacity = (int(body[key]) for key in ("running", "waiting", "capacity"))
+    if min(running, waiting, capacity) < 0:
+        raise ValueError("a negative count")
+    return Load(running, waiting, capacity, min(1.0, max(0.0, float(body["kv_usage"]))))
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value

@@ -1,0 +1,52 @@
+"""The registry that the configuration asks for."""
+
+from __future__ import annotations
+
+from outrider.config.schema import OutriderConfig
+from outrider.discovery.announcing import LeaseAnnouncer, NullAnnouncer
+from outrider.discovery.lease import LeaseRegistry
+from outrider.discovery.ledger import Ledger
+from outrider.discovery.registry import Announcer, Instance, Registry, Role, StaticRegistry
+
+
+def open_registry(config: OutriderConfig, role: Role) -> Registry:
+    """The registry, to look for replicas of `role`. Redis is reached at the first call.
+
+    Raises:
+        ConfigError: an address or the URL is wrong.
+    """
+    own = config.registry
+    if own.kind == "static":
+        return StaticRegistry(_listed(config, role))
+    return LeaseRegistry(_ledger(config), lease_s=own.lease_s, heartbeat_s=own.heartbeat_s)
+
+
+def open_announcer(config: OutriderConfig) -> Announcer:
+    """What a replica enters itself with.
+
+    Raises:
+        ConfigError: the URL is wrong.
+    """
+    own = config.registry
+    if own.kind == "static":
+        return NullAnnouncer()
+    return LeaseAnnouncer(_ledger(config), lease_s=own.lease_s, heartbeat_s=own.heartbeat_s)
+
+
+def _listed(config: OutriderConfig, role: Role) -> list[Instance]:
+    if role is Role.VERIFIER:
+        addresses = config.gateway.verifiers or (f"{config.verifier.host}:{config.verifier.port}",)
+        return [Instance(role, address) for address in addresses]
+    if role is Role.DRAFTER:
+        return [
+            Instance(role, address, name)
+            for name, drafter in config.drafters.items()
+            for address in drafter.addresses or (f"{drafter.host}:{drafter.port}",)
+        ]
+    return []
+
+
+def _ledger(config: OutriderConfig) -> Ledger:
+    # An answer that is later than that would let the lease run out before the next attempt.
+    timeout_s = min(config.store.timeout_s, config.registry.lease_s / 3)
+    return Ledger(config.registry.url or config.store.url, timeout_s=timeout_s)

@@ -1,0 +1,8 @@
+#!lua flags=allow-oom
+-- KEYS: instances. ARGV: field, instance id.
+-- 1: taken out; 0: it was not there, or another instance has taken its place.
+local held = redis.call('HGET', KEYS[1], ARGV[1])
+if not held or string.match(held, '^%d+ %d+ (%S+) ') ~= ARGV[2] then
+  return 0
+end
+return redis.call('HDEL', KEYS[1], ARGV[1])
