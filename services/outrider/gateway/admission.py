@@ -9,6 +9,7 @@ from outrider.core import limits
 from outrider.core.errors import InvalidRequestError, ModelNotFoundError
 from outrider.core.models import ModelInfo
 from outrider.core.params import SamplingParams
+from outrider.gateway.presentation import Origin, Presentation, digest_of
 from outrider.gateway.tokenizer import TextTokenizer
 from outrider.wire.messages import ChatTurn, Conversation, GenerationRequest, SessionRequest
 
@@ -24,15 +25,20 @@ class PromptOptions:
     clamp_max_tokens: bool = False  # max_tokens is a default: take as much of it as fits
 
 
-class Admission:
+class PromptAdmission:
     """Admits the requests of one prompt, which differ in nothing but their seeds."""
 
-    def __init__(self, options: PromptOptions | None = None) -> None:
+    def __init__(self, options: PromptOptions | None = None, origin: Origin | None = None) -> None:
         self._options = options or PromptOptions()
+        self._origin = origin or Origin()
         self._first: SessionRequest | None = None
 
+    def named(self, session_id: str) -> Admission:
+        """For the request whose session is to have this id."""
+        return Admission(self, session_id)
+
     async def session(
-        self, request: GenerationRequest, model: ModelInfo, tokenizer: TextTokenizer
+        self, request: GenerationRequest, model: ModelInfo, tokenizer: TextTokenizer, session_id: str
     ) -> SessionRequest:
         """The session that `request` means. What the first one took to check serves all.
 
@@ -40,16 +46,38 @@ class Admission:
             OutriderError: see `admit`.
         """
         if self._first is None:
-            self._first = await admit(request, self._options, model, tokenizer)
-            return self._first
+            self._first = await admit(request, self._options, self._origin, model, tokenizer)
         sampling = replace(self._first.sampling, seed=request.sampling.seed)
-        return replace(self._first, session_id=str(uuid.uuid4()), sampling=sampling)
+        return replace(self._first, session_id=session_id, sampling=sampling)
+
+
+class Admission:
+    """Admits one request."""
+
+    def __init__(self, prompt: PromptAdmission | None = None, session_id: str = "") -> None:
+        """`prompt` is shared by the requests of a prompt; they must be admitted one after the other."""
+        self._prompt = prompt or PromptAdmission()
+        self.session_id = session_id or str(uuid.uuid4())
+
+    async def session(
+        self, request: GenerationRequest, model: ModelInfo, tokenizer: TextTokenizer
+    ) -> SessionRequest:
+        """The session that `request` means.
+
+        Raises:
+            OutriderError: see `admit`.
+        """
+        return await self._prompt.session(request, model, tokenizer, self.session_id)
 
 
 async def admit(
-    request: GenerationRequest, options: PromptOptions, model: ModelInfo, tokenizer: TextTokenizer
+    request: GenerationRequest,
+    options: PromptOptions,
+    origin: Origin,
+    model: ModelInfo,
+    tokenizer: TextTokenizer,
 ) -> SessionRequest:
-    """The session that `request` means.
+    """The session that `request` means, under an id of its own.
 
     Raises:
         InvalidRequestError: a field is out of bounds, or the prompt does not fit.
@@ -84,6 +112,22 @@ async def admit(
         speculation=request.speculation,
         logprobs=request.logprobs,
         cache_salt=request.cache_salt,
+        presentation=_presentation(request, origin, prompt, tokenizer).encode(),
+    )
+
+
+def _presentation(
+    request: GenerationRequest, origin: Origin, prompt: tuple[int, ...], tokenizer: TextTokenizer
+) -> Presentation:
+    return Presentation(
+        operation=origin.operation,
+        created=origin.created,
+        digest=digest_of(origin.body_digest, prompt),
+        stop=request.stop.stop,
+        include_stop=request.stop.include_stop,
+        min_tokens=request.sampling.edits.min_tokens,
+        skip_special_tokens=request.skip_special_tokens and not tokenizer.shows_special_tokens(request.input),
+        logprobs=request.logprobs.top is not None,
     )
 
 

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from outrider.core.errors import OutriderError, UnavailableError
 from outrider.core.models import ModelInfo
 from outrider.gateway.admission import Admission
-from outrider.gateway.delivery import Delivery
 from outrider.gateway.generation import Generation
 from outrider.gateway.observation import Caller, Observation, Observer
+from outrider.gateway.presentation import Presentation
 from outrider.gateway.tokenizer import TextTokenizer
 from outrider.gateway.verifiers import VerifierPool
 from outrider.wire import metadata
@@ -64,7 +64,7 @@ class Generations:
     ) -> AsyncIterator[Generation]:
         """Admit a request; leaving the context ends the generation, finished or not.
 
-        `admission` is shared by requests of the same prompt; they must be opened one after the other.
+        Requests whose `admission` shares its prompt must be opened one after the other.
         `max_tokens` 0 means up to the end of the context.
 
         Raises:
@@ -110,14 +110,7 @@ class Generations:
         )
         started = GenerationStarted(stream.session_id, model.model_name, seed)
         observation.admitted(started, len(session.prompt))
-        skips = request.skip_special_tokens and not self.tokenizer.shows_special_tokens(request.input)
-        delivery = Delivery(
-            self.tokenizer.detokenizer(skip_special_tokens=skips),
-            request.stop.stop,
-            include_stop=request.stop.include_stop,
-            min_tokens=request.sampling.edits.min_tokens,
-            logprobs=request.logprobs.top is not None,
-        )
+        delivery = Presentation.decode(session.presentation).delivery(self.tokenizer)
         return Generation(started, session.prompt, delivery, stream, observation)
 
 

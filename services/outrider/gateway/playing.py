@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from outrider.gateway.admission import Admission, PromptOptions
+from outrider.gateway.admission import Admission, PromptAdmission, PromptOptions
 from outrider.gateway.generation import Generation
 from outrider.gateway.generations import Generations
 from outrider.gateway.observation import Caller
@@ -41,15 +41,17 @@ async def play(
         OutriderError: the first that failed; the others are ended.
     """
     if len(requests) == 1:
-        async with aclosing(_play_one(generations, requests[0], caller, Admission(options))) as events:
+        async with aclosing(
+            _play_one(generations, requests[0], caller, Admission(PromptAdmission(options)))
+        ) as events:
             async for only in events:
                 yield 0, only
         return
     prompts: dict[int, _Prompt] = {}
     iterators = []
     for index, request in enumerate(requests):
-        prompt = prompts.setdefault(id(request.input), _Prompt(index, Admission(options)))
-        one = _play_one(generations, request, caller, prompt.admission)
+        prompt = prompts.setdefault(id(request.input), _Prompt(index, PromptAdmission(options)))
+        one = _play_one(generations, request, caller, Admission(prompt.admission))
         iterators.append(_first(prompt, one) if prompt.first == index else _after(prompt, one))
     unadmitted = {prompt.first for prompt in prompts.values()}
     held: list[tuple[int, PlayEvent]] = []
@@ -68,7 +70,7 @@ class _Prompt:
     """A prompt of one or more requests."""
 
     first: int  # index of the request that is admitted first, and prefills it
-    admission: Admission
+    admission: PromptAdmission
     prefilled: asyncio.Event = field(default_factory=asyncio.Event)
 
 
