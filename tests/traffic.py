@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import grpc
 from grpc import aio
 
 from outrider.wire.v1 import common_pb2, generation_pb2, generation_pb2_grpc
@@ -26,6 +28,9 @@ class Generated:
     accepted: int = 0
     deltas: int = 0
     finished: Any = None  # GenerationFinished
+    logprobs: list[Any] = field(default_factory=list)  # TokenLogprobs
+    times: list[float] = field(default_factory=list)  # when each delta came
+    resumes: int = 0
 
     @property
     def stats(self) -> Any:
@@ -79,23 +84,90 @@ async def generate(
     return seen
 
 
-def take(seen: Generated, response: generation_pb2.GenerateResponse) -> None:
-    """Add one event, checking its place in the stream."""
+def take(seen: Generated, response: generation_pb2.GenerateResponse | generation_pb2.ResumeResponse) -> None:
+    """Add one event, checking its place in the stream. A resumed stream says `started` once more."""
     event = response.WhichOneof("event")
     assert seen.finished is None, "an event after `finished`"
     if event == "started":
-        assert not seen.generation_id
-        seen.generation_id, seen.seed = response.started.generation_id, response.started.seed
+        started = response.started
+        known = (seen.generation_id, seen.seed) if seen.generation_id else None
+        assert known in (None, (started.generation_id, started.seed)), "another generation"
+        seen.generation_id, seen.seed = started.generation_id, started.seed
     elif event == "delta":
         assert seen.generation_id, "a delta before `started`"
         assert response.delta.first_token == len(seen.token_ids), "tokens lost or repeated"
         seen.token_ids += response.delta.token_ids
         seen.text += response.delta.text
         seen.accepted += response.delta.accepted
+        seen.logprobs += response.delta.logprobs
+        seen.times.append(time.monotonic())
         seen.deltas += 1
     else:
         assert event == "finished"
         seen.finished = response.finished
+
+
+async def persist(
+    addresses: Sequence[str],
+    request: generation_pb2.GenerateRequest,
+    *,
+    on_delta: Callable[[Generated], None] | None = None,
+    idle_s: float = 30.0,
+    patience_s: float = 120.0,
+) -> Generated:
+    """Run a generation to its end, resuming it at the next gateway whenever its stream breaks.
+
+    Args:
+        addresses: of the gateways, in the order in which they are tried.
+        request: what to generate.
+        on_delta: called after each delta.
+        idle_s: a stream on which nothing came for so long counts as broken.
+        patience_s: for how long it may go on without any event, over all gateways.
+    """
+    seen, attempt, last = Generated(), 0, time.monotonic()
+    while seen.finished is None:
+        before = seen.deltas
+        try:
+            async with connected(addresses[attempt % len(addresses)]) as stub:
+                async for response in _spoken(_opened(stub, request, seen), idle_s):
+                    take(seen, response)
+                    last = time.monotonic()
+                    if on_delta is not None and seen.deltas > before:
+                        before = seen.deltas
+                        on_delta(seen)
+        except (aio.AioRpcError, TimeoutError) as error:
+            if isinstance(error, aio.AioRpcError) and error.code() != grpc.StatusCode.UNAVAILABLE:
+                raise
+            assert time.monotonic() - last < patience_s, f"nothing for {patience_s} s: {error}"
+            await asyncio.sleep(0.1)
+            attempt += 1
+        else:
+            assert seen.finished is not None, "the stream ended without `finished`"
+    assert seen.finished.usage.completion_tokens == len(seen.token_ids)
+    return seen
+
+
+def _opened(stub: Any, request: generation_pb2.GenerateRequest, seen: Generated) -> Any:
+    if not seen.generation_id:
+        return stub.Generate(request, timeout=600)
+    seen.resumes += 1
+    return stub.Resume(
+        generation_pb2.ResumeRequest(generation_id=seen.generation_id, from_token=len(seen.token_ids)),
+        timeout=600,
+    )
+
+
+async def _spoken(call: Any, idle_s: float) -> AsyncIterator[Any]:
+    """The events of a call; TimeoutError if none comes for so long. The call is given up at the end."""
+    try:
+        events = call.__aiter__()
+        while True:
+            try:
+                yield await asyncio.wait_for(anext(events), idle_s)
+            except StopAsyncIteration:
+                return
+    finally:
+        call.cancel()
 
 
 async def generate_all(stub: Any, requests: list[generation_pb2.GenerateRequest]) -> list[Generated]:
