@@ -151,7 +151,9 @@ class RoundLoop:
                     self._meter.started(session, now)
                     self._desk.admit(session, now, self._outcome)
         except OutriderError as error:
-            self._fail(self._roster.waiting[0], error)
+            refused = self._roster.waiting.first
+            assert refused is not None
+            self._fail(refused, error)
         self._meter.load(len(self._roster.running), len(self._roster.waiting), self._engine.pool)
         self._flush()
 

@@ -6,20 +6,23 @@ import bisect
 from collections.abc import Callable, Iterator
 
 from outrider.engine.api import EngineApi, SequenceHandle
+from outrider.verifying.fair_queue import FairQueue
 from outrider.verifying.scheduler import may_start
 from outrider.verifying.session import Session
 
 
 def _age(session: Session) -> int:
-    return session.order
+    return session.age
 
 
 class Roster:
-    """Waiting and running sessions, each list oldest first.
+    """Waiting sessions, in an order that is fair between tenants, and running ones, oldest first.
 
-    When the pool is full, the youngest running session is preempted: its KV is released and it
-    waits again, before all younger ones, to be recomputed. The oldest one can take the whole
-    pool, in which each session fits alone, so it always advances: no deadlock, no starvation.
+    A session's age counts from its first turn. When the pool is full, the youngest running session is
+    preempted: its KV is released and it waits again, first in its tenant's line, to be recomputed. It
+    keeps its age and pays nothing more. The oldest one can take the whole pool, in which each session
+    fits alone, so it always advances: no deadlock. Nobody overtakes whoever comes next, and between
+    tenants nobody gets far ahead (`fair_queue`): no starvation.
     """
 
     def __init__(
@@ -30,7 +33,8 @@ class Roster:
         self._block_size = block_size
         self._sessions: dict[str, Session] = {}
         self.running: list[Session] = []
-        self.waiting: list[Session] = []
+        self.waiting: FairQueue[Session] = FairQueue()
+        self._ages = 0
         self._preempted = preempted
 
     def __len__(self) -> int:
@@ -46,34 +50,40 @@ class Roster:
     def add(self, session: Session) -> None:
         """A session that waits for its turn."""
         self._sessions[session.session_id] = session
-        bisect.insort(self.waiting, session, key=_age)
+        self.waiting.add(session)
 
     def remove(self, session: Session) -> None:
-        """The session is over: all its KV goes back to the pool."""
+        """The session is over: all its KV goes back to the pool, and what it did not need is paid back."""
         del self._sessions[session.session_id]
         if session.sequence is None:
             self.waiting.remove(session)
-            return
-        self.running.remove(session)
-        self._engine.release(session.sequence)
-        session.sequence = None
+        else:
+            self.running.remove(session)
+            self._engine.release(session.sequence)
+            session.sequence = None
+        if session.age:
+            self.waiting.pay_back(session.tenant, session.remaining)
+        if not self._sessions:
+            self.waiting.forget()
 
     def start_waiting(self) -> list[Session]:
-        """Let waiting sessions run, oldest first, while there is room; returns those that start.
+        """Let waiting sessions run, in turn, while there is room; returns those that start.
 
         Raises:
             OutriderError: the engine refuses one; it still waits, first in line.
         """
         started = []
-        while self.waiting and self._may_start(self.waiting[0]):
-            session = self.waiting[0]
+        while (session := self.waiting.first) is not None and self._may_start(session):
             session.sequence = self._engine.open(
                 session.tokens, reuse=session.reusable, salt=session.record.cache_salt
             )
             session.cached_prompt_tokens = max(
                 session.cached_prompt_tokens, self._cached(session.sequence, session)
             )
-            del self.waiting[0]
+            self.waiting.start(session)
+            if not session.age:
+                self._ages += 1
+                session.age = self._ages
             bisect.insort(self.running, session, key=_age)
             started.append(session)
         return started
@@ -100,7 +110,7 @@ class Roster:
         session.sequence = None
         session.drafting.forget_round()
         self.running.remove(session)
-        bisect.insort(self.waiting, session, key=_age)
+        self.waiting.add(session)
         self._preempted()
 
     def _may_start(self, session: Session) -> bool:

@@ -98,7 +98,7 @@ class Session:
     """
 
     record: SessionRecord  # as admitted; `tokens` below goes on from it
-    order: int  # age: lower is older
+    order: int  # of arrival
     tokens: list[int] = field(default_factory=list)  # prompt and committed tokens
     sequence: SequenceHandle | None = None  # None: waits for room
     drafting: Drafting = field(default_factory=Drafting)
@@ -113,6 +113,7 @@ class Session:
     cached_prompt_tokens: int = 0
     spans: RoundSpans | None = None  # None: tracing is off
     admitted_at: float = 0.0  # monotonic seconds
+    age: int = 0  # order of first turns: lower is older; 0: it has not had one
     started: bool = False  # it has run before: it was not always waiting
 
     @classmethod
@@ -147,6 +148,28 @@ class Session:
     def remaining(self) -> int:
         """Tokens that may still be generated."""
         return self.record.stop.max_tokens - self.generated
+
+    @property
+    def tenant(self) -> str:
+        """Who asked."""
+        return self.record.tenant
+
+    @property
+    def returns(self) -> bool:
+        """Whether it ran elsewhere before: its client may have tokens of it."""
+        return bool(self.record.tokens) or self.record.epoch > 1
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its place among those of its tenant that wait: preempted ones, those that return, new ones."""
+        return (0, self.age) if self.age else (1 if self.returns else 2, self.order)
+
+    @property
+    def price(self) -> int:
+        """Tokens of work to pay for at its next turn: not what was paid for before, here or elsewhere."""
+        if self.age:
+            return 0
+        return self.remaining if self.returns else len(self.record.prompt) + self.remaining
 
     @property
     def missing(self) -> int:
