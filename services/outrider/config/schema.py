@@ -57,6 +57,9 @@ class VerifierConfig(EngineConfig):
     )
     max_sessions: int = Field(64, ge=1, description="sessions that run at once")
     max_queue: int = Field(256, ge=0, description="sessions that wait; more are refused")
+    queue_timeout_s: float | None = Field(
+        None, gt=0, description="longest wait for the first turn, then a session is refused; none: no limit"
+    )
     draft_length: int = Field(4, ge=0, description="draft tokens a round when the request does not say")
     max_draft_tokens: int = Field(32, ge=1, description="most draft tokens a round")
     step_rows: int = Field(

@@ -6,18 +6,18 @@ answer an arrival at once: who is here, whose it is, and whether it has had its 
 
 from __future__ import annotations
 
+import asyncio
 import enum
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 
 from outrider.core.errors import OverloadedError
+from outrider.verifying.departures import Departures
 
-LEAST_RETRY_S, USUAL_RETRY_S, MOST_RETRY_S = 0.1, 1.0, 60.0
-"""Bounds of the hint when to try again, and the hint while nobody has finished yet."""
-DEPARTURES = 64
-"""How many of the last departures tell how fast places become free."""
+ARRIVING_S = 0.1
+"""Whose time is over before the engine thread knows of it is looked at again after this."""
 
 
 class _State(enum.Enum):
@@ -31,6 +31,13 @@ class _Place:
     tenant: str
     returns: bool
     state: _State = _State.WAITING
+    timer: asyncio.TimerHandle | None = None  # ends its wait
+
+    def end_wait(self, state: _State) -> None:
+        """It waits no more."""
+        self.state = state
+        if self.timer is not None:
+            self.timer.cancel()
 
 
 class Places:
@@ -48,6 +55,7 @@ class Places:
         max_queue: int,
         admitted: Callable[[str], bool],
         evict: Callable[[str, OverloadedError], None],
+        timeout_s: float | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """Args:
@@ -55,14 +63,16 @@ class Places:
         max_queue: how many wait besides.
         admitted: whether the engine thread has been told of a session; others cannot be put out.
         evict: end a session with this error, unless it has had its turn meanwhile.
+        timeout_s: how long one that did not run before may wait; None: as long as it takes.
         clock: seconds, for the hint when to try again.
         """
         self.total = max_sessions + max_queue
         self._admitted = admitted
         self._evict = evict
+        self._timeout_s = timeout_s
         self._clock = clock
         self._places: dict[str, _Place] = {}  # oldest first
-        self._departures: deque[float] = deque(maxlen=DEPARTURES)
+        self._departures = Departures()
 
     @property
     def running(self) -> int:
@@ -84,34 +94,32 @@ class Places:
             raise OverloadedError(
                 f"{self.total} sessions run or wait here already", retry_after_s=self.retry_after_s
             )
-        self._places[session_id] = _Place(tenant, returns)
+        self._departures.busy(self._clock())
+        self._places[session_id] = place = _Place(tenant, returns)
+        if self._timeout_s is not None and not returns:
+            place.timer = asyncio.get_running_loop().call_later(self._timeout_s, self._overdue, session_id)
 
     def started(self, session_id: str) -> None:
         """The session has its turn."""
         place = self._places.get(session_id)
         if place is not None:
-            place.state = _State.RUNNING
-
-    def put_out(self, session_id: str, error: OverloadedError) -> None:
-        """End a session that waits; one that has had its turn stays."""
-        place = self._places.get(session_id)
-        if place is not None and place.state is _State.WAITING:
-            place.state = _State.EVICTED
-            self._evict(session_id, error)
+            place.end_wait(_State.RUNNING)
 
     def give_back(self, session_id: str) -> None:
         """The session is over, or did not come in. Idempotent."""
         place = self._places.pop(session_id, None)
-        if place is not None and place.state is _State.RUNNING:
-            self._departures.append(self._clock())
+        if place is None:
+            return
+        place.end_wait(place.state)
+        if place.state is _State.RUNNING:
+            self._departures.add(self._clock())
+        if not self._places:
+            self._departures.idle()
 
     @property
     def retry_after_s(self) -> float:
-        """When the queue, as long as it is, will have had its turn at the pace of the last departures."""
-        if not self._departures:
-            return USUAL_RETRY_S
-        pace = (self._clock() - self._departures[0]) / len(self._departures)
-        return min(max(self.waiting * pace, LEAST_RETRY_S), MOST_RETRY_S)
+        """When those that wait now will have had their turn."""
+        return self._departures.retry_after_s(self._clock(), self.waiting)
 
     def _make_place(self, tenant: str, returns: bool) -> bool:
         """Put out whoever has to give way to an arrival; False if nobody has to."""
@@ -134,12 +142,20 @@ class Places:
         # By one more only they would merely change roles, and the next arrival would change them back.
         if not returns and not (more_wait > 1 or (more_wait == 1 and more_live > 1)):
             return False
-        error = OverloadedError(
-            "others have fewer sessions waiting here, and there is no place left",
-            retry_after_s=self.retry_after_s,
-        )
-        self.put_out(youngest[heaviest], error)
+        self._put_out(youngest[heaviest], "others have fewer sessions waiting here, and no place is left")
         return True
+
+    def _overdue(self, session_id: str) -> None:
+        if not self._admitted(session_id):
+            again = asyncio.get_running_loop().call_later(ARRIVING_S, self._overdue, session_id)
+            self._places[session_id].timer = again
+            return
+        self._put_out(session_id, f"it has waited {self._timeout_s:g} s for its turn")
+
+    def _put_out(self, session_id: str, why: str) -> None:
+        """Should it have its turn at this very moment, it stays."""
+        self._places[session_id].end_wait(_State.EVICTED)
+        self._evict(session_id, OverloadedError(why, retry_after_s=self.retry_after_s))
 
     def _count(self, state: _State) -> int:
         return sum(place.state is state for place in self._places.values())
