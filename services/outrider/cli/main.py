@@ -13,6 +13,7 @@ from outrider import __version__
 from outrider.cli import logging
 from outrider.cli.console import err
 from outrider.cli.generate import generate
+from outrider.cli.keys import app as keys_app
 from outrider.cli.models import app as models_app
 from outrider.cli.service import die_with_supervisor, run_service
 from outrider.config import OutriderConfig, dump_config, load_config
@@ -26,6 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 config_app = typer.Typer(help="The configuration that a command would run with.", no_args_is_help=True)
+app.add_typer(keys_app, name="keys")
 app.add_typer(models_app, name="models")
 app.add_typer(config_app, name="config")
 

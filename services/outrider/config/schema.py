@@ -143,6 +143,11 @@ class GatewayConfig(_Section):
         30.0, ge=0, description="how long a session that lost its verifier waits for another one"
     )
     max_body_bytes: int = Field(4 * 1024 * 1024, ge=1024)
+    head_timeout_s: float = Field(
+        10.0, gt=0, description="HTTP: time for the head of a request, from when it is waited for"
+    )
+    body_timeout_s: float = Field(60.0, gt=0, description="HTTP: time for the body of a request")
+    max_connections: int = Field(4096, ge=1, description="HTTP: connections at once; more are closed")
     max_choices: int = Field(128, ge=1, description="most prompts x n (or best_of) of one request")
     max_request_tokens: int = Field(
         1_048_576, ge=1, description="most prompts x n x max_tokens of a request with several answers"

@@ -15,6 +15,7 @@ from outrider.core.errors import (
     InvalidRequestError,
     OutriderError,
     OverloadedError,
+    UnauthenticatedError,
     UnavailableError,
     describe,
 )
@@ -37,7 +38,11 @@ class MediaTypeError(InvalidRequestError):
     """The body is said not to be JSON: HTTP 415."""
 
 
-_STATUS: dict[type[Exception], int] = {BodyTooLargeError: 413, MediaTypeError: 415}
+class BodyTimeoutError(InvalidRequestError):
+    """The body did not come in time: HTTP 408."""
+
+
+_STATUS: dict[type[Exception], int] = {BodyTooLargeError: 413, MediaTypeError: 415, BodyTimeoutError: 408}
 """HTTP statuses that gRPC has no match for."""
 
 
@@ -50,13 +55,15 @@ def error_body(error: Exception) -> dict[str, Any]:
 
 
 def error_response(error: Exception) -> JSONResponse:
-    """Status, body and Retry-After for `error`."""
+    """Status, body and headers for `error`."""
     status = _STATUS.get(type(error)) or describe(error).http_status
     headers = {}
     if isinstance(error, OverloadedError):
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
     elif isinstance(error, UnavailableError):
         headers["Retry-After"] = "1"
+    elif isinstance(error, UnauthenticatedError):
+        headers["WWW-Authenticate"] = "Bearer"
     return JSONResponse(error_body(error), status, headers)
 
 

@@ -1,0 +1,57 @@
+"""A bucket of tokens: a rate that allows bursts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+MINUTE_S = 60.0
+_ROUNDING = 1e-6
+
+
+class Bucket:
+    """Holds what may be used in a minute, is filled at a steady rate, and may be overdrawn.
+
+    More than it holds can be taken when it is full: whoever does so then waits until it is paid back. So
+    one large request is never impossible, and over time the rate is kept all the same.
+    """
+
+    def __init__(self, per_minute: int, clock: Callable[[], float]) -> None:
+        """`clock`: seconds, never back."""
+        self._size = per_minute
+        self._clock = clock
+        self._level = float(per_minute)
+        self._at = clock()
+
+    @property
+    def level(self) -> float:
+        """What is there now; below 0: overdrawn."""
+        self._fill()
+        return self._level
+
+    def resize(self, per_minute: int) -> None:
+        """Another rate from now on. What is missing stays missing."""
+        if per_minute != self._size:
+            self._fill()
+            self._level += per_minute - self._size
+            self._size = per_minute
+
+    def wait_s(self, amount: float) -> float:
+        """Seconds until `amount` can be taken; 0: now."""
+        self._fill()
+        missing = min(amount, self._size) - self._level
+        return missing * MINUTE_S / self._size if missing > _ROUNDING else 0.0
+
+    def take(self, amount: float) -> None:
+        """Take it, be it there or not."""
+        self._fill()
+        self._level -= amount
+
+    def give_back(self, amount: float) -> None:
+        """What was taken and not used."""
+        self._fill()
+        self._level = min(self._level + amount, float(self._size))
+
+    def _fill(self) -> None:
+        now = self._clock()
+        self._level = min(self._level + (now - self._at) * self._size / MINUTE_S, float(self._size))
+        self._at = now

@@ -1,0 +1,105 @@
+"""Limits of API keys: what counts, what is given back, what the refusal says."""
+
+from __future__ import annotations
+
+import pytest
+
+from outrider.core.errors import RateLimitedError
+from outrider.gateway.auth import KeyLimits
+from outrider.gateway.limits import Limiter
+from tests.unit.gateway.limits.test_bucket import Clock
+
+
+class Setting:
+    """A limiter, its clock and its limits, which may be changed."""
+
+    def __init__(self, **limits: KeyLimits) -> None:
+        self.clock = Clock()
+        self.limits = limits
+        self.limiter = Limiter(lambda tenant: self.limits.get(tenant, KeyLimits()), clock=self.clock)
+
+
+def test_requests_over_the_rate_are_refused_with_the_time_until_the_next() -> None:
+    setting = Setting(a=KeyLimits(requests_per_minute=3))
+    for _ in range(3):
+        setting.limiter.request("a")
+    with pytest.raises(RateLimitedError, match="requests_per_minute") as caught:
+        setting.limiter.request("a")
+    assert caught.value.retry_after_s == 20
+    setting.clock.now += 20
+    setting.limiter.request("a")
+
+
+def test_a_refused_request_costs_nothing() -> None:
+    setting = Setting(a=KeyLimits(requests_per_minute=1))
+    setting.limiter.request("a")
+    for _ in range(5):
+        with pytest.raises(RateLimitedError) as caught:
+            setting.limiter.request("a")
+        assert caught.value.retry_after_s == 60
+
+
+def test_tenants_do_not_share_and_nobody_without_limits_is_limited() -> None:
+    setting = Setting(a=KeyLimits(requests_per_minute=1), b=KeyLimits(requests_per_minute=1))
+    setting.limiter.request("a")
+    setting.limiter.request("b")
+    for _ in range(1000):
+        setting.limiter.request("")
+
+
+def test_generations_at_once_are_counted_until_they_end_however_they_end() -> None:
+    setting = Setting(a=KeyLimits(max_concurrent=2))
+    with setting.limiter.generation("a"):
+        with pytest.raises(KeyError), setting.limiter.generation("a"):
+            with pytest.raises(RateLimitedError, match="2 generations at once") as caught:
+                setting.limiter.generation("a").__enter__()
+            assert caught.value.retry_after_s > 0
+            raise KeyError
+        with setting.limiter.generation("a"):
+            pass
+
+
+def test_tokens_that_were_not_used_are_given_back() -> None:
+    setting = Setting(a=KeyLimits(tokens_per_minute=100))
+    with setting.limiter.generation("a") as lease:
+        lease.reserve(100)
+        lease.use(10)
+        lease.use(5)
+        with setting.limiter.generation("a") as other, pytest.raises(RateLimitedError) as caught:
+            other.reserve(1)
+        assert caught.value.retry_after_s == pytest.approx(0.6)
+    with setting.limiter.generation("a") as lease:
+        lease.reserve(85)
+        with pytest.raises(RateLimitedError), setting.limiter.generation("a") as other:
+            other.reserve(1)
+
+
+def test_a_generation_that_failed_before_it_ran_costs_no_tokens() -> None:
+    setting = Setting(a=KeyLimits(tokens_per_minute=100))
+    for _ in range(5):
+        with setting.limiter.generation("a") as lease:
+            lease.reserve(100)
+
+
+def test_a_request_larger_than_a_minute_is_served_when_nothing_else_was() -> None:
+    setting = Setting(a=KeyLimits(tokens_per_minute=100))
+    with setting.limiter.generation("a") as lease:
+        lease.reserve(1000)
+        lease.use(160)
+    with setting.limiter.generation("a") as lease:
+        with pytest.raises(RateLimitedError) as caught:
+            lease.reserve(40)
+        assert caught.value.retry_after_s == 60
+        setting.clock.now += 60
+        lease.reserve(40)
+
+
+def test_limits_that_change_hold_at_once() -> None:
+    setting = Setting(a=KeyLimits(requests_per_minute=1))
+    setting.limiter.request("a")
+    setting.limits["a"] = KeyLimits(requests_per_minute=2)
+    setting.limiter.request("a")
+    with pytest.raises(RateLimitedError):
+        setting.limiter.request("a")
+    setting.limits["a"] = KeyLimits()
+    setting.limiter.request("a")
