@@ -59,6 +59,9 @@ def serve(
         bool, typer.Option("--json-ready", help="say what is ready as JSON, with the pid of each service")
     ] = False,
     grace: Annotated[float, typer.Option(min=0.0, help="seconds that stopping may take")] = 15.0,
+    verifiers: Annotated[
+        int, typer.Option(min=1, help="how many: sessions of one that dies go on at another")
+    ] = 1,
 ) -> None:
     """Run a whole stack on this machine: drafters, verifier, gateway, each a process.
 
@@ -67,7 +70,7 @@ def serve(
     """
     from outrider.cli.serve import serve as serve_stack
 
-    serve_stack(_load(config, overrides), json_ready=json_ready, grace_s=grace)
+    serve_stack(_load(config, overrides), json_ready=json_ready, grace_s=grace, verifiers=verifiers)
 
 
 @app.command()

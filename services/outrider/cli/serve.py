@@ -12,18 +12,18 @@ from contextlib import contextmanager
 from types import FrameType
 
 from outrider.cli.console import FetchProgress, err
-from outrider.cli.stack import GATEWAY, child_env, need_models, service_specs, with_ports
+from outrider.cli.stack import GATEWAY, VERIFIER, child_env, need_models, service_specs, with_ports
 from outrider.cli.supervisor import Running, Supervisor
 from outrider.config import OutriderConfig
 
 Services = Mapping[str, Running]
 
 
-def serve(config: OutriderConfig, *, json_ready: bool, grace_s: float) -> None:
+def serve(config: OutriderConfig, *, json_ready: bool, grace_s: float, verifiers: int = 1) -> None:
     """Run the stack until SIGTERM, SIGINT or SIGHUP; see `outrider serve --help`."""
     with _terminable(), FetchProgress() as progress:
         need_models(config, progress)
-    with service_specs(with_ports(config)) as specs:
+    with service_specs(with_ports(config, verifiers), verifiers) as specs:
         supervisor = Supervisor(
             specs,
             child_env(),
@@ -73,7 +73,9 @@ def _say(line: str) -> None:
 
 def _say_ready(services: Services) -> None:
     http, grpc = addresses_of(services)
-    _say(f"outrider ready http={http} grpc={grpc}")
+    verifiers = [f"{name}={one.pid}" for name, one in services.items() if name.startswith(f"{VERIFIER}-")]
+    pids = f" pids: {' '.join(verifiers)}" if verifiers else ""
+    _say(f"outrider ready http={http} grpc={grpc}{pids}")
 
 
 def _say_ready_json(services: Services) -> None:
@@ -87,7 +89,7 @@ def _say_restarted(running: Running) -> None:
 
 
 def _colour(service: str) -> str:
-    return {"gateway": "cyan", "verifier": "green"}.get(service, "yellow")
+    return {"gateway": "cyan", "verifier": "green"}.get(service.partition("-")[0], "yellow")
 
 
 @contextmanager

@@ -59,8 +59,12 @@ def need_models(config: OutriderConfig, progress: Progress) -> None:
             raise ConfigError(f"{field}: {error}") from None
 
 
-def with_ports(config: OutriderConfig) -> OutriderConfig:
-    """`config` with every port 0 replaced by a free one, so that services can find each other."""
+def with_ports(config: OutriderConfig, verifiers: int = 1) -> OutriderConfig:
+    """`config` with every port 0 replaced by a free one, so that services can find each other.
+
+    Several `verifiers` differ in their ports: the first one has its own, the others free ones. The
+    gateway's list names them all.
+    """
     with ExitStack() as held:  # all of them at once, so that no port is given twice
 
         def port(host: str, wanted: int | None) -> int | None:
@@ -72,6 +76,8 @@ def with_ports(config: OutriderConfig) -> OutriderConfig:
             return int(probe.getsockname()[1])
 
         verifier, gateway = config.verifier, config.gateway
+        ports = [port(verifier.host, verifier.port), *(port(verifier.host, 0) for _ in range(verifiers - 1))]
+        several = tuple(f"{verifier.host}:{number}" for number in ports) if verifiers > 1 else ()
         drafters = {
             name: drafter.model_copy(
                 update={
@@ -85,7 +91,7 @@ def with_ports(config: OutriderConfig) -> OutriderConfig:
             update={
                 "verifier": verifier.model_copy(
                     update={
-                        "port": port(verifier.host, verifier.port),
+                        "port": ports[0],
                         "metrics_port": port(verifier.host, verifier.metrics_port),
                     }
                 ),
@@ -94,6 +100,7 @@ def with_ports(config: OutriderConfig) -> OutriderConfig:
                     update={
                         "http_port": port(gateway.host, gateway.http_port),
                         "grpc_port": port(gateway.host, gateway.grpc_port),
+                        "verifiers": several or gateway.verifiers,
                     }
                 ),
             }
@@ -101,8 +108,11 @@ def with_ports(config: OutriderConfig) -> OutriderConfig:
 
 
 @contextmanager
-def service_specs(config: OutriderConfig) -> Iterator[list[ServiceSpec]]:
-    """The processes of the stack; the file that tells them their configuration lives as long as this."""
+def service_specs(config: OutriderConfig, verifiers: int = 1) -> Iterator[list[ServiceSpec]]:
+    """The processes of the stack; the file that tells them their configuration lives as long as this.
+
+    With several `verifiers`, `config` is what `with_ports` made for as many.
+    """
     with tempfile.TemporaryDirectory(prefix="outrider-") as folder:
         path = Path(folder) / "config.yaml"
         path.write_text(dump_config(config), "utf-8")
@@ -116,9 +126,24 @@ def service_specs(config: OutriderConfig) -> Iterator[list[ServiceSpec]]:
         ]
         yield [
             *drafters,
-            ServiceSpec(VERIFIER, command("verifier"), stop_order=1),
+            *(
+                ServiceSpec(name, command("verifier", *own), stop_order=1)
+                for name, own in _verifiers(config, verifiers)
+            ),
             ServiceSpec(GATEWAY, command("gateway")),  # it drains first, while the others still answer
         ]
+
+
+def _verifiers(config: OutriderConfig, count: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Name of each verifier's service, and what it has other than the file says."""
+    if count == 1:
+        yield VERIFIER, ()
+        return
+    for number, address in enumerate(config.gateway.verifiers, 1):
+        own = [f"verifier.port={address.rpartition(':')[2]}"]
+        if number > 1 and config.verifier.metrics_port is not None:
+            own.append("verifier.metrics_port=0")
+        yield f"{VERIFIER}-{number}", tuple(word for change in own for word in ("--set", change))
 
 
 def _models(config: OutriderConfig) -> dict[str, tuple[str, bool]]:

@@ -54,6 +54,21 @@ def test_every_service_gets_the_same_configuration_file() -> None:
     assert not Path(path).exists()
 
 
+def test_several_verifiers_have_ports_of_their_own_and_the_gateway_knows_all() -> None:
+    config = with_ports(load_config(None, ["verifier.port=0", "verifier.metrics_port=0"]), 3)
+    assert len({*config.gateway.verifiers}) == 3
+    with service_specs(config, 3) as specs:
+        verifiers = {spec.name: spec.command for spec in specs if spec.name.startswith("verifier")}
+        assert list(verifiers) == ["verifier-1", "verifier-2", "verifier-3"]
+        path = Path(specs[0].command[-1])
+        seen = [
+            load_config(path, [word for word in command if "=" in word]) for command in verifiers.values()
+        ]
+    assert tuple(f"{one.verifier.host}:{one.verifier.port}" for one in seen) == config.gateway.verifiers
+    assert len({one.verifier.metrics_port for one in seen[:2]}) == 2
+    assert [one.model_copy(update={"verifier": config.verifier}) for one in seen] == [config] * 3
+
+
 def test_what_the_user_set_in_the_environment_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     monkeypatch.delenv("MALLOC_MMAP_MAX_", raising=False)
