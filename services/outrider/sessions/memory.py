@@ -105,13 +105,13 @@ class MemoryStore:
     async def truncate(self, session_id: str, epoch: int, length: int, reason: FinishReason) -> None:
         """See SessionStore."""
         entry = self._entry(session_id)
-        if entry.record.epoch != epoch:
+        if epoch < entry.record.epoch:
             raise outcomes.stale(session_id, epoch, entry.record.epoch)
         if length > len(entry.tokens):
             raise outcomes.gap(session_id, length, len(entry.tokens))
         self._tokens -= len(entry.tokens) - length
         del entry.tokens[length:]
-        entry.record = replace(entry.record, finish_reason=reason)
+        entry.record = replace(entry.record, epoch=epoch, finish_reason=reason)
         self._written(session_id, entry)
 
     async def delete(self, session_id: str) -> None:
@@ -137,8 +137,8 @@ class MemoryStore:
         fresh = commit.token_ids[len(entry.tokens) - commit.base_len :]
         entry.tokens.extend(fresh)
         self._tokens += len(fresh)
-        if commit.finish_reason is not None:
-            entry.record = replace(entry.record, finish_reason=commit.finish_reason)
+        reason = commit.finish_reason or entry.record.finish_reason
+        entry.record = replace(entry.record, epoch=commit.epoch, finish_reason=reason)
         self._written(commit.session_id, entry)
         return None
 
@@ -172,9 +172,9 @@ def _record(entry: _Entry) -> SessionRecord:
 
 
 def _refusal(entry: _Entry, commit: Commit) -> OutriderError | None:
-    """Why `commit` may not be written; the same rules, in the same order, as lua/append.lua."""
+    """Why `commit` may not be written; the same rules, in the same order, as lua/write.lua."""
     held, current = len(entry.tokens), entry.record.finish_reason
-    if entry.record.epoch != commit.epoch:
+    if commit.epoch < entry.record.epoch:
         return outcomes.stale(commit.session_id, commit.epoch, entry.record.epoch)
     if commit.base_len > held:
         return outcomes.gap(commit.session_id, commit.base_len, held)

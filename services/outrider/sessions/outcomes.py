@@ -25,6 +25,11 @@ def stale(session_id: str, ours: int, current: int) -> StaleEpochError:
     return StaleEpochError(f"session {session_id} belongs to epoch {current}, this write has epoch {ours}")
 
 
+def rival(session_id: str, epoch: int) -> StaleEpochError:
+    """Somebody else has the session with the same epoch: two restored it, and the other one was first."""
+    return StaleEpochError(f"session {session_id} was restored with epoch {epoch} by somebody else")
+
+
 def other(session_id: str) -> StaleEpochError:
     """A session that is to be restored is there, but as another one."""
     return StaleEpochError(f"session {session_id} is in the store with another prompt or other parameters")

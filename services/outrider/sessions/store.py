@@ -12,6 +12,11 @@ class SessionStore(Protocol):
     """Holds sessions so that any verifier can take one over.
 
     All methods raise StoreUnavailableError when the store cannot be reached in time.
+
+    A write belongs to the session's owner: it carries the epoch that the store knows. With a lower one it is
+    refused. A higher one shows that the store has lost a claim (it went back to what it was some time ago):
+    such a write raises the epoch and is done. Of two who restored a session with the same epoch, the first is
+    its owner.
     """
 
     async def create(self, record: SessionRecord) -> None:
@@ -50,8 +55,8 @@ class SessionStore(Protocol):
 
         Returns one entry a commit: None, or StaleEpochError (somebody else owns the session),
         SessionNotFoundError, or ProtocolError (base_len leaves a gap, the session is finished, or
-        other tokens stand there already). A refused commit changes nothing and does not touch the
-        others.
+        other tokens stand there already), or StoreUnavailableError where some of the sessions can be
+        reached and others cannot. A refused commit changes nothing and does not touch the others.
         """
 
     async def load(self, session_id: str) -> SessionRecord:

@@ -9,7 +9,8 @@ import pytest
 from redis.asyncio import Redis
 
 from outrider.sessions.memory import MemoryStore
-from outrider.sessions.redis import RedisStore, keys_of
+from outrider.sessions.redis import RedisStore
+from outrider.sessions.scripts import keys_of
 from outrider.sessions.store import SessionStore
 from tests.servers import RedisServer, redis_server
 

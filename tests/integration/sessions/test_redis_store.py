@@ -12,8 +12,10 @@ from redis.asyncio import Redis
 from outrider.config.schema import StoreConfig
 from outrider.core.errors import ConfigError, InternalError, SessionNotFoundError, StoreUnavailableError
 from outrider.core.sessions import FinishReason
+from outrider.redis_link.connect import MAX_CONNECTIONS
 from outrider.sessions import open_store
-from outrider.sessions.redis import MAX_CONNECTIONS, RedisStore, keys_of
+from outrider.sessions.redis import RedisStore
+from outrider.sessions.scripts import keys_of
 from tests.integration.sessions.conftest import TTL_S
 from tests.integration.sessions.records import RECORD, commit, record
 from tests.servers import RedisServer, free_port, redis_server
@@ -96,7 +98,7 @@ async def test_one_round_trip_for_any_number_of_sessions(shared_server: RedisSer
             assert results == [None] * sessions
             assert turns[0] - before == 1
         counted = await calls(admin)
-        assert counted.pop("evalsha") == 103
+        assert counted.pop("evalsha") == 3
         inside = {"hmget", "hset", "strlen", "getrange", "append", "pexpire"}
         assert set(counted) - inside <= {"config|resetstat", "info"}  # the test's own
         await store.close()
@@ -166,11 +168,15 @@ async def test_frozen_and_back(server: RedisServer) -> None:
         with pytest.raises(StoreUnavailableError, match=r"did not answer within 0\.2 s"):
             await call
     server.thaw()
-    patient = RedisStore(server.url, timeout_s=10.0)
-    assert await patient.append([commit(0, 5), commit(1, 6)]) == [None, None]
-    assert (await patient.load("s-1")).tokens == (5, 6)
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                assert await store.append([commit(0, 5), commit(1, 6)]) == [None, None]
+                assert (await store.load("s-1")).tokens == (5, 6)
+                break
+            except StoreUnavailableError:
+                pass  # 0.2 s are little on a busy machine
     await store.close()
-    await patient.close()
 
 
 async def test_calls_that_were_given_up_do_not_mix_up_later_answers(server: RedisServer) -> None:
@@ -243,7 +249,7 @@ async def test_no_password_in_any_text() -> None:
 async def test_a_full_server_is_unavailable_not_a_defect() -> None:
     with redis_server("--maxmemory", "1") as server:
         store = RedisStore(server.url, timeout_s=10.0)
-        with pytest.raises(StoreUnavailableError, match="refuses"):
+        with pytest.raises(StoreUnavailableError, match=r"is full: raise its maxmemory.* \(OOM\)"):
             await store.create(RECORD)
         await store.close()
 

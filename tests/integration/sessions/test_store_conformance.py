@@ -51,6 +51,83 @@ async def test_an_id_in_use_is_refused_and_untouched(bench: Bench) -> None:
     assert await bench.store.load("s-1") == RECORD
 
 
+async def test_a_session_that_the_store_lost_is_restored_as_new(bench: Bench) -> None:
+    await bench.store.restore(record(epoch=3, tokens=(5, 6), tenant="a", presentation=b"\0x"))
+    assert await bench.store.load("s-1") == record(epoch=3, tokens=(5, 6), tenant="a", presentation=b"\0x")
+    assert await kinds(bench, commit(2, 7), commit(2, 7, epoch=3)) == [StaleEpochError, None]
+
+
+@pytest.mark.parametrize("held", [(), (5,), (5, 6), (5, 6, 7)])
+async def test_a_restore_takes_an_older_epoch_over_and_the_longer_tokens_stay(
+    bench: Bench, held: tuple[int, ...]
+) -> None:
+    await bench.store.create(record(tokens=held))
+    await bench.store.restore(record(epoch=2, tokens=(5, 6)))
+    assert await bench.store.load("s-1") == record(epoch=2, tokens=max(held, (5, 6), key=len))
+    assert await kinds(bench, commit(len(held), 9)) == [StaleEpochError]
+
+
+@pytest.mark.parametrize("held", [2, 3])
+async def test_a_restore_never_takes_an_epoch_that_is_as_high(bench: Bench, held: int) -> None:
+    await bench.store.create(record(epoch=held, tokens=(5,)))
+    with pytest.raises(StaleEpochError, match=f"belongs to epoch {held}, this write has epoch 2"):
+        await bench.store.restore(record(epoch=2, tokens=(5, 6)))
+    assert await bench.store.load("s-1") == record(epoch=held, tokens=(5,))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"prompt": (9,)},
+        {"tenant": "somebody else"},
+        {"cache_salt": "another"},
+        {"presentation": b"another"},
+        {"sampling": SamplingParams(seed=1)},
+        {"model": "another"},
+    ],
+)
+async def test_a_restore_never_takes_another_session(bench: Bench, changes: dict[str, object]) -> None:
+    await bench.store.create(RECORD)
+    with pytest.raises(StaleEpochError, match="another prompt or other parameters"):
+        await bench.store.restore(record(epoch=9, **changes))
+    assert await bench.store.load("s-1") == RECORD
+
+
+async def test_a_restore_never_rewrites_what_was_committed(bench: Bench) -> None:
+    await bench.store.create(record(tokens=(5, 6)))
+    for tokens in ((5, 7), (4,), (5, 7, 8)):
+        with pytest.raises(ProtocolError, match="went on otherwise"):
+            await bench.store.restore(record(epoch=2, tokens=tokens))
+    assert await bench.store.load("s-1") == record(tokens=(5, 6))
+
+
+async def test_a_finished_session_is_not_restored(bench: Bench) -> None:
+    await bench.store.create(record(tokens=(5,), finish_reason=FinishReason.STOP))
+    with pytest.raises(ProtocolError, match="finished already"):
+        await bench.store.restore(record(epoch=2, tokens=(5, 6)))
+    assert await bench.store.load("s-1") == record(tokens=(5,), finish_reason=FinishReason.STOP)
+
+
+async def test_a_frozen_owner_that_thaws_is_fenced_by_the_restored_one(bench: Bench) -> None:
+    await bench.store.create(RECORD)
+    await bench.store.append([commit(0, 5)])
+    await bench.store.delete("s-1")  # as a flush does
+    await bench.store.restore(record(epoch=2, tokens=(5, 6)))
+    assert await kinds(bench, commit(1, 6), commit(2, 7, epoch=2)) == [StaleEpochError, None]
+    for late in (record(tokens=(5,)), record(tokens=(5, 6, 7, 8))):  # it writes its session anew
+        with pytest.raises(SessionExistsError):
+            await bench.store.create(late)
+        with pytest.raises(StaleEpochError):
+            await bench.store.restore(late)
+    assert await bench.store.load("s-1") == record(epoch=2, tokens=(5, 6, 7))
+
+
+async def test_the_restored_owner_wins_also_where_the_frozen_one_thawed_first(bench: Bench) -> None:
+    await bench.store.create(record(tokens=(5, 6, 7)))  # written anew by the old owner, after a flush
+    assert await kinds(bench, commit(2, 7, epoch=2), commit(3, 8)) == [None, StaleEpochError]
+    assert await bench.store.load("s-1") == record(epoch=2, tokens=(5, 6, 7))
+
+
 async def test_unknown_sessions(bench: Bench) -> None:
     with pytest.raises(SessionNotFoundError, match="s-1"):
         await bench.store.load("s-1")
@@ -81,9 +158,23 @@ async def test_concurrent_claims_get_different_epochs(bench: Bench) -> None:
     assert sorted(claim.epoch for claim in claims) == list(range(2, 22))
 
 
-async def test_a_future_epoch_is_refused(bench: Bench) -> None:
+async def test_a_higher_epoch_takes_over_a_store_that_lost_a_claim(bench: Bench) -> None:
     await bench.store.create(RECORD)
-    assert await kinds(bench, commit(0, 5, epoch=2)) == [StaleEpochError]
+    assert await kinds(bench, commit(0, 5, epoch=3), commit(1, 6)) == [None, StaleEpochError]
+    assert await bench.store.load("s-1") == record(epoch=3, tokens=(5,))
+    with pytest.raises(StaleEpochError, match="belongs to epoch 3, this write has epoch 2"):
+        await bench.store.truncate("s-1", 2, 0, FinishReason.STOP)
+    await bench.store.truncate("s-1", 4, 0, FinishReason.STOP)
+    assert await bench.store.load("s-1") == record(epoch=4, finish_reason=FinishReason.STOP)
+
+
+async def test_a_write_with_a_higher_epoch_that_is_refused_takes_nothing_over(bench: Bench) -> None:
+    await bench.store.create(record(tokens=(5,)))
+    refused = await kinds(bench, commit(2, 7, epoch=2), commit(0, 9, epoch=2))
+    assert refused == [ProtocolError, ProtocolError]
+    with pytest.raises(ProtocolError):
+        await bench.store.truncate("s-1", 2, 2, FinishReason.STOP)
+    assert await bench.store.load("s-1") == record(tokens=(5,))
 
 
 async def test_one_call_writes_many_sessions_and_refuses_one_by_one(bench: Bench) -> None:
@@ -225,7 +316,9 @@ async def test_sessions_expire_after_their_last_write(bench: Bench) -> None:
 async def test_a_refused_write_prolongs_nothing(bench: Bench) -> None:
     await bench.store.create(RECORD)
     await bench.pass_time("s-1", TTL_S - 10)
-    await bench.store.append([commit(0, 5, epoch=7), commit(3, 5)])
+    await bench.store.append([commit(0, 5, epoch=0), commit(3, 5)])
+    with pytest.raises(StaleEpochError):
+        await bench.store.restore(RECORD)
     await bench.pass_time("s-1", 11)
     with pytest.raises(SessionNotFoundError):
         await bench.store.load("s-1")

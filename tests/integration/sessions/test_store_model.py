@@ -17,7 +17,7 @@ from outrider.core.sessions import Commit, FinishReason
 from outrider.sessions.memory import MemoryStore
 from outrider.sessions.redis import RedisStore
 from outrider.sessions.store import SessionStore
-from tests.integration.sessions.records import record
+from tests.integration.sessions.records import RECORD, record
 from tests.servers import RedisServer
 
 NAMES = st.sampled_from(["a", "b"])
@@ -71,6 +71,24 @@ class Twins(RuleBasedStateMachine):
     @rule(name=NAMES, tokens=TOKENS)
     def create(self, name: str, tokens: tuple[int, ...]) -> None:
         self.both(lambda store: store.create(record(name, tokens=tokens)))
+
+    @rule(
+        name=NAMES,
+        tokens=TOKENS,
+        epoch=EPOCHS,
+        reason=st.one_of(st.none(), REASONS),
+        prompt=st.sampled_from([RECORD.prompt] * 4 + [(9,)]),
+    )
+    def restore(
+        self,
+        name: str,
+        tokens: tuple[int, ...],
+        epoch: int,
+        reason: FinishReason | None,
+        prompt: tuple[int, ...],
+    ) -> None:
+        wanted = record(name, tokens=tokens, epoch=epoch, finish_reason=reason, prompt=prompt)
+        self.both(lambda store: store.restore(wanted))
 
     @rule(name=NAMES)
     def claim(self, name: str) -> None:

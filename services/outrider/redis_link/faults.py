@@ -1,0 +1,41 @@
+"""What redis-py raises, in words that tell an operator what to do."""
+
+from __future__ import annotations
+
+from redis import exceptions
+from redis.asyncio.sentinel import MasterNotFoundError
+
+_REFUSALS = {
+    "BUSY": "is busy with a script that does not end: see SCRIPT KILL",
+    "CLUSTERDOWN": "is a Cluster that is down: some slots have no master at present",
+    "LOADING": "was started a moment ago and still loads its data",
+    "MASTERDOWN": "is a replica that has lost its master",
+    "MISCONF": "cannot save to its disk and takes no writes: see its log",
+    "MOVED": "is a Cluster: its URL must begin with redis+cluster://",
+    "NOAUTH": "wants a user and a password: put them into the URL",
+    "NOPERM": "does not permit this user all it must: +@read +@write +@scripting +@connection ~outrider:*",
+    "NOREPLICAS": "has too few replicas in good order: see min-replicas-to-write",
+    "OOM": "is full: raise its maxmemory, or keep what is in it for less time",
+    "READONLY": "is a read-only replica: the URL must name the master, or its sentinels",
+    "TRYAGAIN": "moves slots at present",
+    "WRONGPASS": "refuses the user or the password in the URL",
+}
+
+
+def outage(error: BaseException, *, timeout_s: float) -> str | None:
+    """Why no call can succeed at present: what follows the server's address in a sentence.
+
+    Returns None if only this call was refused, or if `error` comes neither from the server nor the link.
+    """
+    code = getattr(error, "status_code", None) or str(error).split(" ", 1)[0]
+    if isinstance(error, exceptions.RedisError) and code in _REFUSALS:
+        return f"{_REFUSALS[code]} ({code})"
+    if isinstance(error, exceptions.ResponseError):
+        return None
+    if isinstance(error, (TimeoutError, exceptions.TimeoutError)):
+        return f"did not answer within {timeout_s:g} s: it is slow, frozen or cut off"
+    if isinstance(error, MasterNotFoundError):
+        return "is away: no sentinel that answers knows a master that is up"
+    if isinstance(error, (exceptions.RedisError, exceptions.RedisClusterException, OSError)):
+        return f"is away: {error}"
+    return None
