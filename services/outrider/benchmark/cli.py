@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -34,13 +35,17 @@ class Settings:
     concurrencies: Sequence[int]
     options: RequestOptions
     rate: float | None = None
+    api_key: str = field(default="", repr=False)
+    ca: Path | None = None
 
 
 async def measure(url: str, settings: Settings, progress: Progress) -> list[Sample]:
     """Run the whole plan against the gateway at `url`; one request per drafter warms up first."""
     samples: list[Sample] = []
     total = len(settings.prompts) * len(settings.drafters)
-    async with Client(url, connections=max(settings.concurrencies)) as client:
+    verify = ssl.create_default_context(cafile=settings.ca) if settings.ca else True
+    connections = max(settings.concurrencies)
+    async with Client(url, connections=connections, api_key=settings.api_key, verify=verify) as client:
         model = await client.model()
         for drafter in settings.drafters:
             progress.console.log(f"warming up: {drafter}")
@@ -86,6 +91,12 @@ def bench(
     config: Annotated[Path | None, typer.Option(help="configuration of the stack to start")] = None,
     overrides: Annotated[list[str] | None, typer.Option("--set", help="path=value, as for serve")] = None,
     url: Annotated[str | None, typer.Option(help="measure this gateway instead of starting a stack")] = None,
+    api_key: Annotated[
+        str, typer.Option(envvar="OUTRIDER_API_KEY", help="key for the gateway; better in the environment")
+    ] = "",
+    ca: Annotated[
+        Path | None, typer.Option(help="authorities of the gateway's certificate, PEM", dir_okay=False)
+    ] = None,
 ) -> None:
     """Measure speculation on against off, interleaved, on your prompts."""
     settings = Settings(
@@ -94,6 +105,8 @@ def bench(
         concurrencies=_numbers(concurrency),
         options=RequestOptions(max_tokens, temperature, seed, completions, draft_tokens),
         rate=rate,
+        api_key=api_key,
+        ca=ca,
     )
     if url and (config or overrides):
         raise ConfigError("--url measures a running stack: --config and --set have no effect on it")

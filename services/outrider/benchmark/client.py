@@ -7,6 +7,7 @@ Two extensions of that API are used: `return_token_ids` (each chunk also carries
 from __future__ import annotations
 
 import json
+import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -92,11 +93,21 @@ async def sse_events(lines: AsyncIterator[str]) -> AsyncIterator[str]:
 class Client:
     """Talks to one gateway."""
 
-    def __init__(self, url: str, *, timeout_s: float = 600.0, connections: int = 64) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_s: float = 600.0,
+        connections: int = 64,
+        api_key: str = "",
+        verify: ssl.SSLContext | bool = True,
+    ) -> None:
         self._http = httpx.AsyncClient(
             base_url=url.rstrip("/"),
             timeout=httpx.Timeout(timeout_s, connect=10.0),
             limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+            headers={"authorization": f"Bearer {api_key}"} if api_key else {},
+            verify=verify,
             trust_env=False,  # a proxy of the environment must not stand between client and gateway
         )
 

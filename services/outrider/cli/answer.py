@@ -12,16 +12,22 @@ from outrider.catalogue import resolve
 from outrider.cli.console import err, out
 from outrider.cli.painter import LEGEND, Painter, tokenizer_for
 from outrider.cli.timing import TimedResult, timed
-from outrider.client import AsyncClient, Options, Prompt
+from outrider.client import AsyncClient, Connection, Options, Prompt
 from outrider.core.errors import ConfigError, ProtocolError, UnavailableError
 from outrider.gateway.tokenizer import TextTokenizer
 
 
 def answer(
-    address: str, prompt: Prompt, options: Options, *, show_drafts: bool, tokenizer: Path | None, quiet: bool
+    connection: Connection,
+    prompt: Prompt,
+    options: Options,
+    *,
+    show_drafts: bool,
+    tokenizer: Path | None,
+    quiet: bool,
 ) -> None:
     """Stream one generation to stdout; what it counted goes to stderr."""
-    done = asyncio.run(_answer(address, prompt, options, show_drafts, tokenizer))
+    done = asyncio.run(_answer(connection, prompt, options, show_drafts, tokenizer))
     sys.stdout.write("\n")
     sys.stdout.flush()
     if not quiet:
@@ -45,9 +51,9 @@ def summary(done: TimedResult) -> str:
 
 
 async def _answer(
-    address: str, prompt: Prompt, options: Options, show_drafts: bool, folder: Path | None
+    connection: Connection, prompt: Prompt, options: Options, show_drafts: bool, folder: Path | None
 ) -> TimedResult:
-    async with AsyncClient(address) as client:
+    async with AsyncClient(connection) as client:
         tokenizer = None
         try:
             if show_drafts:
@@ -56,7 +62,7 @@ async def _answer(
             return await timed(client, prompt, options, Painter(out, tokenizer))
         except UnavailableError as error:
             raise UnavailableError(
-                f"no answer from {address}: {error} (is `outrider serve` running?)"
+                f"no answer from {connection.address}: {error} (is `outrider serve` running?)"
             ) from None
 
 

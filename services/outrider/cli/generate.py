@@ -9,6 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from outrider.cli.connecting import (
+    ApiKeyOption,
+    CaOption,
+    CertificateOption,
+    KeyOption,
+    ServerNameOption,
+    TlsOption,
+    connection_to,
+)
 from outrider.core.params import Acceptance, Grammar, GrammarKind
 
 if TYPE_CHECKING:
@@ -50,6 +59,12 @@ def generate(
     show_drafts: Annotated[bool, typer.Option("--show-drafts", help="colour accepted draft tokens")] = False,
     tokenizer: Annotated[Path | None, typer.Option(help="model folder, for --show-drafts")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="only the text")] = False,
+    api_key: ApiKeyOption = "",
+    tls: TlsOption = False,
+    ca: CaOption = None,
+    certificate: CertificateOption = None,
+    key: KeyOption = None,
+    server_name: ServerNameOption = "",
 ) -> None:
     """Generate from a prompt, streaming to the terminal."""
     from outrider.cli.answer import answer
@@ -81,7 +96,15 @@ def generate(
     if (grammar := _grammar(json_schema, regex, choice or [])) is not None:
         options["grammar"] = grammar
     answer(
-        url,
+        connection_to(
+            url,
+            api_key=api_key,
+            tls=tls,
+            ca=ca,
+            certificate=certificate,
+            key=key,
+            server_name=server_name,
+        ),
         text if raw else [*turns, {"role": "user", "content": text}],
         options,
         show_drafts=show_drafts,

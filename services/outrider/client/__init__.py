@@ -13,6 +13,7 @@ from outrider.client.connection import Connection
 from outrider.client.for_asyncio import AsyncClient, AsyncStream
 from outrider.client.options import Options, Prompt
 from outrider.client.results import Result
+from outrider.client.tls import tls_credentials
 from outrider.core.errors import OutriderError
 from outrider.core.models import ModelInfo
 from outrider.core.params import Acceptance, Grammar, GrammarKind, TokenLogprobs
@@ -50,4 +51,5 @@ __all__ = [
     "Stream",
     "TokenLogprobs",
     "Usage",
+    "tls_credentials",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 
@@ -43,14 +43,17 @@ class Connection:
     """How to reach a gateway."""
 
     address: str  # host:port of its gRPC API
-    credentials: grpc.ChannelCredentials | None = None  # None: plaintext
-    api_key: str = ""  # sent as "authorization: Bearer ..."
+    credentials: grpc.ChannelCredentials | None = None  # None: plaintext; see tls_credentials
+    api_key: str = field(default="", repr=False)  # sent as "authorization: Bearer ..."
     retry: bool = True  # calls that a gateway refuses as UNAVAILABLE before it answers
     proxy: bool = False  # go through the proxy that the environment names (http_proxy, no_proxy)
+    server_name: str = ""  # name in the gateway's certificate, where the address is not it
 
     def options(self) -> list[tuple[str, int | str]]:
         """Channel options."""
+        name = [("grpc.ssl_target_name_override", self.server_name)] if self.server_name else []
         return [
+            *name,
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
             ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
             ("grpc.enable_retries", int(self.retry)),

@@ -5,19 +5,23 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 import trustme
 
-from outrider.client import Connection
+from outrider.client import Connection, tls_credentials
+from outrider.config.schema import SecurityConfig
 from outrider.core import errors
 from outrider.core.sessions import FinishReason, SpeculationStats, Usage
 from outrider.wire import channels, convert, services
 from outrider.wire.errors import abort
 from outrider.wire.messages import GenerationDelta, GenerationEvent, GenerationFinished, GenerationStarted
+from outrider.wire.protection import public_protection
 from outrider.wire.v1 import generation_pb2 as pb
+from tests.certificates import SERVER_NAME, Authority
 from tests.integration.client.faces import Blocking, Face
 
 STARTED = GenerationStarted("g-1", "m", 5)
@@ -42,6 +46,9 @@ class Scripted(services.GenerationService):
                 await abort(context, step)
             else:
                 await context.write(convert.generation_event_to_proto(step))
+
+    async def Resume(self, request: Any, context: Any) -> None:
+        raise AssertionError("nobody resumes here")
 
     async def Cancel(self, request: Any, context: Any) -> pb.CancelResponse:
         self.seen.append(dict(context.invocation_metadata()))
@@ -184,3 +191,43 @@ async def test_tls(face: type[Blocking]) -> None:
                     await client.generate("x", timeout_s=30)
     finally:
         await server.stop(None)
+
+
+async def test_mutual_tls_from_files_and_a_name_that_is_not_the_address(
+    face: type[Blocking], tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    server_tls, own = authority.tls("server"), authority.issue("client")
+    protection = public_protection(SecurityConfig.model_validate({"public_tls": server_tls}))
+    server = channels.make_server()
+    services.add_generation(server, Scripted(WHOLE))
+    address = channels.listen(server, "127.0.0.1", 0, protection)
+    await server.start()
+    try:
+        mutual = tls_credentials(authority.ca, own["certificate"], own["key"])
+        for credentials, name, is_served in (
+            (mutual, SERVER_NAME, True),
+            (mutual, "elsewhere.test", False),
+            (tls_credentials(authority.ca), SERVER_NAME, False),
+        ):
+            connection = Connection(address, credentials, server_name=name, retry=False)
+            async with connected(face, connection) as client:
+                if is_served:
+                    assert (await client.generate("x")).text == "hi"
+                else:
+                    with pytest.raises(errors.UnavailableError):
+                        await client.generate("x", timeout_s=30)
+    finally:
+        await server.stop(None)
+
+
+def test_files_that_make_no_credentials_are_named(tmp_path: Path) -> None:
+    own = Authority(tmp_path).issue()
+    with pytest.raises(errors.ConfigError, match="go together"):
+        tls_credentials(certificate=own["certificate"])
+    with pytest.raises(errors.ConfigError, match=r"cannot read .*absent\.pem"):
+        tls_credentials(tmp_path / "absent.pem")
+
+
+def test_the_key_is_not_in_the_text_of_a_connection() -> None:
+    assert "ork_secret" not in repr(Connection("gateway:9000", api_key="ork_secret"))
