@@ -158,9 +158,9 @@ class Service:
             return f"{self.name} ended with {code}:\n{self.log_tail()}"
         return ""
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, timeout_s: float = 10) -> dict[str, float]:
         """What its /metrics says now: `name{label=value,...}` -> value, zeros included."""
-        answer = httpx.get(f"{self.page}/metrics", trust_env=False, timeout=10)
+        answer = httpx.get(f"{self.page}/metrics", trust_env=False, timeout=timeout_s)
         answer.raise_for_status()
         return parse_metrics(answer.text)
 

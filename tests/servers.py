@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 START_SECONDS = 20.0
 
@@ -40,7 +41,10 @@ def free_port() -> int:
 
 
 class RedisServer:
-    """One server process on loopback; nothing is written to disk. Can be frozen, killed and restarted."""
+    """One server process on loopback. Can be frozen, killed and restarted.
+
+    Nothing is written to disk unless `options` say so.
+    """
 
     def __init__(self, *options: str, password: str = "") -> None:
         """`options` are further arguments, such as "--maxmemory", "1mb"."""
@@ -84,6 +88,15 @@ class RedisServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def forget(self) -> None:
+        """Delete what `options` made it write to disk. It must not run."""
+        assert self._process is None
+        for path in Path(self._folder.name).iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
     def close(self) -> None:
         """Stop for good."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +12,13 @@ from typing import Any
 
 import httpx
 
-from tests.traffic import PROMPT
+from tests.traffic import PROMPT, LeaveError
 
 PATH = "/v1/completions"
+_WHERE = re.compile(r"[+!]?(/usage)?$")
+"""What may stand behind the tokens of an event's id: which of the events behind the last token it is."""
+AWAY = ("unavailable", "store_unavailable", "session_moved")
+"""Codes of errors that may be over soon."""
 
 
 @dataclass
@@ -76,18 +81,18 @@ async def persist(
         on_event: called after each event.
         idle_s: a stream on which nothing came for so long counts as broken.
         patience_s: for how long it may go on without any event, over all gateways.
-        seen: what was read before.
+        seen: what was read before; filled as it goes.
 
     Raises:
         StatusError: a gateway refused, and not because something is away.
     """
-    seen = seen or Streamed()
+    seen = seen if seen is not None else Streamed()
     attempt, last = 0, time.monotonic()
     while not seen.done:
         before = seen.events
         try:
             await read(gateways[attempt % len(gateways)], request, seen, on_event=on_event, idle_s=idle_s)
-        except (httpx.TransportError, ConnectionResetError, StatusError) as error:
+        except (httpx.TransportError, ConnectionResetError, StatusError, LeaveError) as error:
             if isinstance(error, StatusError) and error.status != 503:
                 raise
             last = time.monotonic() if seen.events > before else last
@@ -138,7 +143,8 @@ async def read(
 def take(seen: Streamed, event_id: str, event: dict[str, Any]) -> None:
     """Add one event, checking that it belongs to the same answer and goes on where the last one ended."""
     if "error" in event:
-        raise StatusError(int(event["error"].get("status") or 503), json.dumps(event["error"]))
+        status = 503 if event["error"]["code"] in AWAY else 500
+        raise StatusError(status, json.dumps(event["error"]))
     known = (seen.response_id, seen.created) if seen.response_id else None
     assert known in (None, (event["id"], event["created"])), "another answer"
     seen.response_id, seen.created = event["id"], event["created"]
@@ -152,7 +158,9 @@ def take(seen: Streamed, event_id: str, event: dict[str, Any]) -> None:
     if event.get("usage"):
         seen.usage = event["usage"]
     assert event_id, "an event without id"
-    assert event_id == f"{seen.response_id}/{len(seen.token_ids)}", "the id tells another position"
+    assert _WHERE.sub("", event_id) == f"{seen.response_id}/{len(seen.token_ids)}", (
+        "it tells another position"
+    )
     seen.last_event_id = event_id
 
 

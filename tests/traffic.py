@@ -17,6 +17,10 @@ from outrider.wire.v1 import common_pb2, generation_pb2, generation_pb2_grpc
 PROMPT = "The quick brown fox jumps over the lazy dog. The quick brown fox"
 
 
+class LeaveError(Exception):
+    """Raised by what watches a stream: the client hangs up, and comes back to the next gateway."""
+
+
 @dataclass
 class Generated:
     """One generation as its client saw it."""
@@ -90,8 +94,8 @@ def take(seen: Generated, response: generation_pb2.GenerateResponse | generation
     assert seen.finished is None, "an event after `finished`"
     if event == "started":
         started = response.started
-        known = (seen.generation_id, seen.seed) if seen.generation_id else None
-        assert known in (None, (started.generation_id, started.seed)), "another generation"
+        assert seen.generation_id in ("", started.generation_id), "another generation"
+        assert seen.seed in (0, started.seed), "another seed"
         seen.generation_id, seen.seed = started.generation_id, started.seed
     elif event == "delta":
         assert seen.generation_id, "a delta before `started`"
@@ -114,6 +118,7 @@ async def persist(
     on_delta: Callable[[Generated], None] | None = None,
     idle_s: float = 30.0,
     patience_s: float = 120.0,
+    seen: Generated | None = None,
 ) -> Generated:
     """Run a generation to its end, resuming it at the next gateway whenever its stream breaks.
 
@@ -123,8 +128,10 @@ async def persist(
         on_delta: called after each delta.
         idle_s: a stream on which nothing came for so long counts as broken.
         patience_s: for how long it may go on without any event, over all gateways.
+        seen: filled as it goes; new by default.
     """
-    seen, attempt, last = Generated(), 0, time.monotonic()
+    seen = seen if seen is not None else Generated()
+    attempt, last = 0, time.monotonic()
     while seen.finished is None:
         before = seen.deltas
         try:
@@ -135,7 +142,7 @@ async def persist(
                     if on_delta is not None and seen.deltas > before:
                         before = seen.deltas
                         on_delta(seen)
-        except (aio.AioRpcError, TimeoutError) as error:
+        except (aio.AioRpcError, TimeoutError, LeaveError) as error:
             if isinstance(error, aio.AioRpcError) and error.code() != grpc.StatusCode.UNAVAILABLE:
                 raise
             assert time.monotonic() - last < patience_s, f"nothing for {patience_s} s: {error}"
