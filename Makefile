@@ -9,7 +9,7 @@ export GOMP_SPINCOUNT := 20000
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test fuzz lint format proto proto-baseline bench clean
+.PHONY: help setup demo serve test fuzz lint audit format proto proto-baseline bench clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -37,6 +37,7 @@ fuzz: $(STAMP) ## Random requests for about an hour (FACTOR=30 times as many as 
 lint: $(STAMP) ## Check style, types, import directions, protos, file sizes (changes nothing)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive services
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	cd protos && $(BUF) lint
@@ -44,6 +45,9 @@ lint: $(STAMP) ## Check style, types, import directions, protos, file sizes (cha
 	cd protos && $(BUF) breaking --against baseline.binpb
 	$(BIN)/python scripts/generate_stubs.py --check
 	$(BIN)/python scripts/check_file_sizes.py
+
+audit: $(STAMP) ## Look up known vulnerabilities of everything that is installed (asks osv.dev)
+	$(BIN)/pip-audit --requirement constraints.txt --disable-pip --no-deps --vulnerability-service osv
 
 format: $(STAMP) ## Fix style
 	$(BIN)/ruff check --fix .

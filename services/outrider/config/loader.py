@@ -108,7 +108,7 @@ def _read(path: Path | None) -> tuple[dict[str, Any], str]:
 
 def _parse(text: str, source: str) -> Any:
     try:
-        return yaml.load(text, Loader=_Loader)
+        return yaml.load(text, Loader=_Loader)  # a SafeLoader  # nosec B506
     except yaml.YAMLError as error:
         raise ConfigError(f"{source} is not valid YAML: {' '.join(str(error).split())}") from None
 

@@ -14,7 +14,7 @@ from outrider.discovery.registry import Instance, Load, check_address
 
 _log = logging.getLogger(__name__)
 
-_UNSPECIFIED = ("0.0.0.0", "[::]")  # an address to be refused, not to be bound
+_UNSPECIFIED = ("0.0.0.0", "[::]")  # refused, never bound  # nosec B104
 
 
 def advertised(config: OutriderConfig, advertise: str, listening: str, setting: str) -> str:

@@ -35,7 +35,7 @@ class ChatFormat:
             ConfigError: there is no tokenizer or chat template, or it drops or changes what it is given.
         """
         try:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(
+            tokenizer = transformers.AutoTokenizer.from_pretrained(  # a local folder  # nosec B615
                 folder, local_files_only=True, trust_remote_code=False
             )
             one = _render(tokenizer, [("user", _USER)])
