@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
 
-from outrider.core.errors import InternalError, OutriderError, UnavailableError
+from outrider.core.errors import UnavailableError
 from outrider.core.sessions import FinishReason, SpeculationStats, Usage
+from outrider.gateway.background import Background
 from outrider.gateway.delivery import Delivery
+from outrider.gateway.failover import Session
 from outrider.gateway.observation import Observation
-from outrider.gateway.verifier_link import SessionStream
 from outrider.wire.messages import (
     CancelSession,
     GenerationDelta,
@@ -32,18 +33,37 @@ class Generation:
     def __init__(
         self,
         started: GenerationStarted,
-        prompt: tuple[int, ...],
         delivery: Delivery,
-        stream: SessionStream,
+        session: Session,
         observation: Observation,
+        background: Background,
+        *,
+        tenant: str = "",
+        prompt: tuple[int, ...] = (),
+        prompt_tokens: int = 0,
+        presentation: bytes = b"",
     ) -> None:
+        """Args:
+        started: what the client is told first.
+        delivery: makes the client's text.
+        session: the verifiers' side; closed with this.
+        observation: its span and metrics; closed with this.
+        background: runs what has to be said to a verifier afterwards.
+        tenant: whose it is.
+        prompt: not known (empty) of one that was resumed.
+        prompt_tokens: its length.
+        presentation: what was noted of the delivery when it was admitted.
+        """
         self.started = started
+        self.tenant = tenant
         self.prompt = prompt
+        self.prompt_tokens = prompt_tokens
+        self.presentation = presentation
         self._delivery = delivery
-        self._stream = stream
+        self._session = session
         self._observation = observation
-        self._received = 0
-        self._rounds = 0
+        self._background = background
+        self._left = False
         self._ended_early: FinishReason | None = None
         self._limit: asyncio.Timeout | None = None
 
@@ -51,7 +71,9 @@ class Generation:
         """Log-probabilities of the prompt if asked for, deltas as they come, then how it finished.
 
         Raises:
-            OutriderError: the verifier failed.
+            UnavailableError: no verifier could go on with it in time, or this gateway stops.
+            StaleEpochError: another client has resumed it.
+            OutriderError: it failed.
         """
         session_finished: SessionFinished | None = None
         async for event in self._session_events():
@@ -62,7 +84,7 @@ class Generation:
             elif isinstance(event, PromptLogprobs):
                 yield event
             elif isinstance(event, SessionTokens):
-                for delta in self._take(event):
+                for delta in self._delivery.push(event.token_ids, event.accepted, event.logprobs):
                     yield self._observed(delta)
                 if self._delivery.stopped:
                     await self._end(FinishReason.STOP)
@@ -80,39 +102,33 @@ class Generation:
         """End it on the client's behalf; `events` then finishes with CANCELLED."""
         await self._end(FinishReason.CANCELLED)
 
-    def abandon(self) -> None:
-        """Nobody reads any more: end the session at the verifier at once. Idempotent."""
-        self._stream.close()
+    def abandon(self, *, park: bool) -> None:
+        """Nobody reads any more: what runs is parked, to be resumed, or ended. The first call counts."""
+        if self._left:
+            return
+        self._left = True
+        self._session.give_up(self._background, park=park)
         self._observation.close()
+
+    def stop(self, error: UnavailableError) -> None:
+        """Let `events` end with `error`."""
+        self._session.stop(error)
 
     async def _session_events(self) -> AsyncGenerator[SessionEvent]:
         """The verifier's events up to the end, or to when it should have confirmed an early one."""
         while True:
             try:
                 async with asyncio.timeout(SETTLE_S if self._ended_early else None) as self._limit:
-                    event = await self._stream.next()
+                    event = await self._session.next()
             except TimeoutError:
-                return
-            except OutriderError:
-                if self._ended_early is None:
-                    raise
                 return
             finally:
                 self._limit = None
             if event is None:
-                if self._ended_early is None:
-                    raise UnavailableError("the verifier ended the stream before the session was over")
                 return
             yield event
             if isinstance(event, SessionFinished):
                 return
-
-    def _take(self, event: SessionTokens) -> list[GenerationDelta]:
-        if event.first_token != self._received:
-            raise InternalError(f"the verifier sent token {event.first_token}, {self._received} was next")
-        self._received += len(event.token_ids)
-        self._rounds += 1
-        return self._delivery.push(event.token_ids, event.accepted, event.logprobs)
 
     def _observed(self, delta: GenerationDelta) -> GenerationDelta:
         self._observation.delivered(len(delta.token_ids))
@@ -126,7 +142,7 @@ class Generation:
         if self._limit is not None:
             self._limit.reschedule(asyncio.get_running_loop().time() + SETTLE_S)
         keep = self._delivery.delivered
-        await self._stream.cancel(CancelSession(self.started.generation_id, keep, reason))
+        await self._session.end(CancelSession(self.started.generation_id, keep, reason))
 
     def _finished(self, event: SessionFinished | None) -> GenerationFinished:
         """Counts of what was delivered; rounds and drafts are those that the verifier really ran."""
@@ -135,7 +151,7 @@ class Generation:
             reason = self._ended_early or event.reason
             usage = replace(event.usage, completion_tokens=delivered)
             return GenerationFinished(reason, usage, replace(event.speculation, accepted_tokens=accepted))
-        stats = SpeculationStats(rounds=self._rounds, draft_tokens=accepted, accepted_tokens=accepted)
+        stats = SpeculationStats(rounds=self._session.rounds, draft_tokens=accepted, accepted_tokens=accepted)
         return GenerationFinished(
-            self._ended_early or FinishReason.STOP, Usage(len(self.prompt), delivered), stats
+            self._ended_early or FinishReason.STOP, Usage(self.prompt_tokens, delivered), stats
         )

@@ -42,15 +42,17 @@ class Observer:
         self.metrics = metrics
         self._tracing = tracing
 
-    def begin(self, request: GenerationRequest, caller: Caller, model: str) -> Observation:
-        """Start the span of a generation."""
+    def begin(self, request: GenerationRequest | None, caller: Caller, model: str) -> Observation:
+        """Start the span of a generation; `request` is None if one is resumed."""
         span = self._tracing.tracer.start_span(
             names.gateway_span(caller.operation, model),
             context=context_from(caller.traceparent),
             kind=SpanKind.SERVER,
         )
         if span.is_recording():
-            span.set_attributes(_request_attributes(request, caller, model))
+            span.set_attributes(_caller_attributes(caller, model))
+            if request is not None:
+                span.set_attributes(_request_attributes(request))
         return Observation(self.metrics, span, caller)
 
 
@@ -97,6 +99,18 @@ class Observation:
             self._metrics.tokens(tokens, now - self._last_delivery)
         self._last_delivery = now
 
+    def failed_over(self, reason: str, attempts: int, outcome: str) -> None:
+        """The session lost its verifier, by an error with that label; see GatewayMetrics.failed_over."""
+        self._metrics.failed_over(reason, outcome, attempts)
+        self._span.add_event(
+            names.EVENT_FAILOVER,
+            {names.ATTR_REASON: reason, names.ATTR_ATTEMPTS: attempts, names.ATTR_OUTCOME: outcome},
+        )
+
+    def resumed(self, pause_s: float) -> None:
+        """Tokens come again, so long after the last one before."""
+        self._metrics.resumed(pause_s)
+
     def finished(self, event: GenerationFinished) -> None:
         """It ended well."""
         self._settled = True
@@ -135,18 +149,21 @@ class Observation:
         self._span.set_status(Status(StatusCode.ERROR, label))
 
 
-def _request_attributes(
-    request: GenerationRequest, caller: Caller, model: str
-) -> dict[str, str | int | float]:
-    sampling = request.sampling
-    attributes: dict[str, str | int | float] = {
+def _caller_attributes(caller: Caller, model: str) -> dict[str, str | bool]:
+    return {
         names.ATTR_OPERATION: caller.operation,
         names.ATTR_PROVIDER: names.PROVIDER,
         names.ATTR_REQUEST_MODEL: model,
+        names.ATTR_REQUEST_STREAM: caller.stream,
+    }
+
+
+def _request_attributes(request: GenerationRequest) -> dict[str, int | float]:
+    sampling = request.sampling
+    attributes: dict[str, int | float] = {
         names.ATTR_REQUEST_TEMPERATURE: sampling.temperature,
         names.ATTR_REQUEST_TOP_P: sampling.top_p,
         names.ATTR_REQUEST_TOP_K: sampling.top_k,
-        names.ATTR_REQUEST_STREAM: caller.stream,
     }
     if request.stop.max_tokens:
         attributes[names.ATTR_REQUEST_MAX_TOKENS] = request.stop.max_tokens

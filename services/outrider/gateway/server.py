@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from outrider.catalogue import resolve
 from outrider.config.schema import GatewayConfig, OutriderConfig
 from outrider.core.errors import ConfigError, ModelMismatchError
+from outrider.discovery import Role, open_registry
 from outrider.gateway.generations import Generations
 from outrider.gateway.grpc_service import GenerationServicer
 from outrider.gateway.observation import Observer
@@ -35,6 +36,8 @@ _LOG = logging.getLogger(__name__)
 
 GRACE_S = 5.0
 """How long running generations may go on after `stop`."""
+LAST_WORDS_S = 1.0
+"""How long clients of those that have not finished by then may take to read why they end."""
 
 
 async def serve(
@@ -54,14 +57,21 @@ async def serve(
     """
     tokenizer = _tokenizer(config)
     traces = tracing.setup(config.telemetry, "gateway")
-    addresses = config.gateway.verifiers or (f"{config.verifier.host}:{config.verifier.port}",)
-    verifiers = VerifierPool(addresses, _same_tokenizer(tokenizer))
+    registry = open_registry(config, Role.VERIFIER)
+    verifiers = VerifierPool(
+        registry,
+        channels.open_channel,
+        _same_tokenizer(tokenizer),
+        probe_s=config.gateway.probe_s,
+        timeout_s=config.gateway.verifier_timeout_s,
+    )
     try:
         info = await _unless_stopped(verifiers, stop)
         if info is not None:
             await _serve(config, verifiers, tokenizer, traces, info, ready, stop, grace_s)
     finally:
         await verifiers.close()
+        await registry.close()
         await asyncio.to_thread(traces.shutdown)  # it sends what waits
 
 
@@ -77,10 +87,17 @@ async def _serve(
 ) -> None:
     registry = CollectorRegistry()
     observer = Observer(GatewayMetrics(registry, info.model.model_name), traces)
-    generations = Generations(verifiers, tokenizer, observer, timeout_s=config.gateway.request_timeout_s)
+    generations = Generations(
+        verifiers,
+        tokenizer,
+        observer,
+        timeout_s=config.gateway.request_timeout_s,
+        failover_s=config.gateway.failover_s,
+        block_size=config.verifier.block_size,
+    )
     app = make_app(Context(generations, observer, registry, _budget(config.gateway)))
     with _listening(config.gateway.host, config.gateway.http_port) as listener:
-        http = _HttpServer(app, listener, grace_s)
+        http = _HttpServer(app, listener, grace_s + LAST_WORDS_S)
         grpc = await _GrpcServer.create(config, GenerationServicer(generations, observer))
         await http.start()
         await grpc.start()
@@ -92,7 +109,16 @@ async def _serve(
             _LOG.info("stopping: %d generations are running", len(generations))
         finally:
             following.cancel()
-            await asyncio.gather(http.stop(), grpc.stop(grace_s))
+            ending = asyncio.create_task(_break_off(generations, grace_s))
+            await asyncio.gather(http.stop(), grpc.stop(grace_s + LAST_WORDS_S))
+            ending.cancel()
+            await generations.settled()
+
+
+async def _break_off(generations: Generations, grace_s: float) -> None:
+    """End what outlives the grace with an error that says what to do."""
+    await asyncio.sleep(grace_s)
+    generations.stop()
 
 
 def _tokenizer(config: OutriderConfig) -> TextTokenizer:

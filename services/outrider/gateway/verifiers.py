@@ -1,161 +1,175 @@
-"""All verifiers of a gateway: who is there, and which one takes a session."""
+"""All verifiers of a gateway: who is there, and where a session should go."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
+import random
+from collections.abc import AsyncIterator, Sequence
 
-from outrider.core.errors import (
-    InternalError,
-    ModelMismatchError,
-    OutriderError,
-    OverloadedError,
-    UnavailableError,
-)
-from outrider.gateway.verifier_link import Metadata, SessionStream, VerifierLink
-from outrider.wire.messages import SessionRequest, SessionStarted, VerifierInfo
+from outrider.core.errors import OutriderError
+from outrider.discovery import Instance, Registry, Role
+from outrider.gateway import placement
+from outrider.gateway.probing import Check, Prober
+from outrider.gateway.signals import Signal
+from outrider.gateway.verifier_link import OpenChannel, VerifierLink
+from outrider.wire.messages import VerifierInfo
 
 _LOG = logging.getLogger(__name__)
 
-FIRST_BACKOFF_S = 0.05
-LAST_BACKOFF_S = 2.0
-WATCH_INTERVAL_S = 2.0
+REGISTRY_RETRY_S = 1.0
 
 
 class VerifierPool:
-    """All verifiers of a gateway. They serve the same model."""
+    """All verifiers of a gateway. They serve the same model.
 
-    def __init__(self, addresses: Sequence[str], check: Callable[[VerifierInfo, str], None]) -> None:
-        """`check` raises ModelMismatchError for a verifier (second argument: its address) to refuse."""
-        self._moved = asyncio.Event()
-        self._links = [VerifierLink(address, self._moved) for address in addresses]
+    The registry says where to look; whether a verifier is there is its own answer's to say. One that has
+    left the registry keeps its streams, takes sessions only if no other is there, and is forgotten
+    when it does not answer any more.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        open_channel: OpenChannel,
+        check: Check,
+        *,
+        probe_s: float = 0.5,
+        timeout_s: float = 3.0,
+        draw: random.Random | None = None,
+    ) -> None:
+        """Args:
+        registry: where verifiers are; not closed here.
+        open_channel: opens a channel to an address.
+        check: raises ModelMismatchError for a verifier (second argument: its address) to refuse.
+        probe_s: how often each is asked how it is.
+        timeout_s: one that has not answered for so long counts as gone.
+        draw: chance, for placement.
+        """
+        self.moved = Signal()  # told whenever a verifier comes or goes
+        self._registry = registry
+        self._open_channel = open_channel
         self._check = check
-        self._watchers: list[asyncio.Task[None]] = []
-        self._turn = 0
+        self._probe_s = probe_s
+        self._timeout_s = timeout_s
+        self._draw = draw or random.Random()
+        self._links: dict[str, VerifierLink] = {}
+        self._probes: dict[str, asyncio.Task[None]] = {}
+        self._following: asyncio.Task[None] | None = None
 
     @property
     def info(self) -> VerifierInfo | None:
-        """What a verifier that is there says of itself; None while none is."""
-        return next((link.info for link in self._links if link.info is not None), None)
+        """What a verifier that is there says of itself, one that takes sessions first; None while none is."""
+        there = [link for link in self._links.values() if link.info is not None]
+        there.sort(key=lambda link: link.draining)
+        return there[0].info if there else None
 
     @property
     def degraded(self) -> tuple[str, ...]:
         """What does not work as it should although requests are answered, in words for an operator."""
-        reasons = []
-        for link in self._links:
-            troubles = ("does not answer",) if link.info is None else link.info.degraded
+        reasons = [f"registry: {trouble}" for trouble in self._registry.troubles]
+        for link in self._links.values():
+            if link.refusal is not None:
+                troubles: tuple[str, ...] = (str(link.refusal),)
+            else:
+                troubles = ("does not answer",) if link.info is None else link.info.degraded
             reasons += [f"verifier {link.address}: {trouble}" for trouble in troubles]
         return tuple(reasons)
 
     async def availability(self) -> AsyncIterator[bool]:
-        """Whether a verifier is there: now, and again whenever that may have changed."""
+        """Whether a verifier takes sessions: now, and again whenever that may have changed."""
         while True:
-            self._moved.clear()
-            yield self.info is not None
-            await self._moved.wait()
+            upcoming = self.moved.upcoming
+            yield bool(self.places())
+            await upcoming.wait()
 
     async def connect(self) -> VerifierInfo:
-        """Wait, for as long as it takes, until a verifier answers; then keep watching all of them.
+        """Follow the registry, and wait for as long as it takes until a verifier answers.
 
         Raises:
-            ModelMismatchError: one answered that must not be used.
+            ModelMismatchError: all that are known must not be used.
         """
-        tasks = [asyncio.create_task(self._await_answer(link)) for link in self._links]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            info = next(iter(done)).result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        self._watchers = [asyncio.create_task(self._watch(link)) for link in self._links]
-        return info
+        self._following = asyncio.create_task(self._follow())
+        while True:
+            upcoming = self.moved.upcoming
+            if (info := self.info) is not None:
+                return info
+            refusals = [link.refusal for link in self._links.values()]
+            if refusals and refusals[0] is not None and all(refusals):
+                raise refusals[0]
+            await upcoming.wait()
 
-    async def open(
-        self, request: SessionRequest, *, timeout_s: float, metadata: Metadata
-    ) -> tuple[SessionStream, int]:
-        """Start a session where the fewest run; the next verifier is tried if one is away or full.
+    def places(self, *, key: bytes = b"", holder: str = "", model: str = "") -> list[VerifierLink]:
+        """The verifiers that take sessions, in the order in which to try them.
 
-        Returns the stream behind its first event, and the seed in force. The stream has another session
-        id if a verifier failed that may have claimed the first one in the store.
-
-        Raises:
-            OutriderError: why the last verifier that was tried did not take it.
+        `key` and `holder`: see `placement.order`. `model`: its identity (ModelInfo), to go on with a session
+        of it; empty: any.
         """
-        failure: OutriderError = UnavailableError("no verifier is available")
-        for link in self._by_load():
-            stream = SessionStream(link, request, timeout_s, metadata)
-            try:
-                started = await stream.next()
-                if not isinstance(started, SessionStarted):
-                    raise InternalError(f"verifier {link.address} did not say that the session started")
-            except (UnavailableError, OverloadedError) as error:
-                failure = error
-                stream.close()
-                request = replace(request, session_id=str(uuid.uuid4()))
-                if isinstance(error, UnavailableError):
-                    link.lost()
-            except BaseException:
-                stream.close()
-                raise
-            else:
-                return stream, started.seed
-        raise failure
+        links = [
+            link
+            for link in self._links.values()
+            if not model or (link.info is not None and link.info.model.identity == model)
+        ]
+        listed = [link for link in links if link.listed]
+        return self._order(listed, key, holder) or self._order(links, key, holder)
+
+    async def recheck(self, within_s: float, links: Sequence[VerifierLink] | None = None) -> bool:
+        """Wait for the answers of those (of `links`) that calls found away; whether one of them is there."""
+        suspects = [link for link in links or self._links.values() if link.suspect]
+        waits = [asyncio.create_task(link.asked.upcoming.wait()) for link in suspects]
+        if waits:
+            await asyncio.wait(waits, timeout=within_s)
+            for wait in waits:
+                wait.cancel()
+        return any(link.candidate.alive for link in suspects)
 
     async def close(self) -> None:
-        """Stop watching and close all connections."""
-        for watcher in self._watchers:
-            watcher.cancel()
-        await asyncio.gather(*self._watchers, return_exceptions=True)
-        for link in self._links:
+        """Stop following and close all connections."""
+        tasks = [*self._probes.values(), *([self._following] if self._following else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for link in self._links.values():
             await link.close()
 
-    def _by_load(self) -> list[VerifierLink]:
-        """Those that are there, least loaded first; equals take turns."""
-        self._turn += 1
-        count = len(self._links)
-        turned = [self._links[(self._turn + offset) % count] for offset in range(count)]
-        return sorted((link for link in turned if link.info is not None), key=lambda link: link.running)
+    def _order(self, links: list[VerifierLink], key: bytes, holder: str) -> list[VerifierLink]:
+        candidates = [link.candidate for link in links]
+        ordered = placement.order(candidates, draw=self._draw, key=key, holder=holder)
+        return [self._links[address] for address in ordered]
 
-    async def _await_answer(self, link: VerifierLink) -> VerifierInfo:
-        backoff = FIRST_BACKOFF_S
-        said = ""
+    async def _follow(self) -> None:
+        """Links come and go as the registry says."""
         while True:
             try:
-                info = await link.ask()
-            except ModelMismatchError:
-                raise
+                async for instances in self._registry.watch(Role.VERIFIER):
+                    self._take(instances)
             except OutriderError as error:
-                if str(error) != said:  # a verifier that loads for minutes is no news every two seconds
-                    said = str(error)
-                    _LOG.info("verifier %s does not answer yet: %s", link.address, error)
-                await asyncio.sleep(backoff)
-                backoff = min(2 * backoff, LAST_BACKOFF_S)
-            else:
-                self._check(info, link.address)
-                link.found(info)
-                return info
+                _LOG.warning("the registry cannot be read: %s", error)
+            await asyncio.sleep(REGISTRY_RETRY_S)
 
-    async def _watch(self, link: VerifierLink) -> None:
-        """Notice when the verifier goes, comes back, or comes back as another one."""
-        while True:
-            try:
-                info = await link.ask()
-                if link.info is None or link.info.instance_id != info.instance_id:
-                    self._check(info, link.address)
-                    _LOG.info("verifier %s serves %s", link.address, info.model.model_name)
-                link.found(info)
-                wait = WATCH_INTERVAL_S
-            except OutriderError as error:
-                if link.info is not None:
-                    _LOG.warning("verifier %s is away: %s", link.address, error)
-                link.found(None)
-                wait = FIRST_BACKOFF_S * 4
-            link.changed.clear()
-            try:
-                await asyncio.wait_for(link.changed.wait(), wait)
-            except TimeoutError:
-                continue
+    def _take(self, instances: tuple[Instance, ...]) -> None:
+        listed = {instance.address: instance for instance in instances}
+        for address, instance in listed.items():
+            link = self._links.get(address) or self._add(address)
+            link.listed = True
+            leaving = instance.instance_id if instance.draining else ""
+            if link.leaving != leaving:
+                link.leaving = leaving
+                self.moved.notify()
+        for address, link in self._links.items():
+            if link.listed and address not in listed:
+                _LOG.info("verifier %s has left the registry", address)
+                link.listed = False
+
+    def _add(self, address: str) -> VerifierLink:
+        link = self._links[address] = VerifierLink(address, self._open_channel, self.moved)
+        prober = Prober(link, self._check, probe_s=self._probe_s, timeout_s=self._timeout_s)
+        self._probes[address] = asyncio.create_task(self._keep(link, prober))
+        return link
+
+    async def _keep(self, link: VerifierLink, prober: Prober) -> None:
+        """Until it is over with the link."""
+        await prober.run()
+        del self._links[link.address], self._probes[link.address]
+        self.moved.notify()
+        await link.close()

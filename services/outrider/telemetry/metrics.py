@@ -5,6 +5,7 @@ Each class registers exactly its part of `names.METRICS`, so all may share one r
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from dataclasses import dataclass
 from wsgiref.simple_server import WSGIServer
@@ -50,6 +51,9 @@ class GatewayMetrics(_Metrics):
         self._success = self._counter(names.REQUEST_SUCCESS)
         self._requests = self._counter(names.REQUESTS)
         self._open_streams = self._gauge(names.OPEN_STREAMS)
+        self._failovers = self._counter(names.FAILOVERS)
+        self._failover_attempts = self._counter(names.FAILOVER_ATTEMPTS)
+        self._failover_pause = self._histogram(names.FAILOVER_PAUSE)
 
     def stream_opened(self, prompt_tokens: int) -> None:
         """A generation was admitted."""
@@ -81,6 +85,15 @@ class GatewayMetrics(_Metrics):
         """A generation ended well, for the reason that the client is told."""
         self._success.labels(self._model, reason).inc()
         self._e2e.observe(seconds)
+
+    def failed_over(self, reason: str, outcome: str, attempts: int) -> None:
+        """A session lost its verifier, by an error with that label: "moved" on, "given_up" or "refused"."""
+        self._failovers.labels(self._model, reason, outcome).inc()
+        self._failover_attempts.inc(attempts)
+
+    def resumed(self, pause_s: float) -> None:
+        """Tokens come again, so long after the last one before."""
+        self._failover_pause.observe(pause_s)
 
     def request(self, route: str, outcome: str) -> None:
         """A request was answered: `route` is a pattern, `outcome` "ok" or an error's label."""
@@ -129,6 +142,7 @@ class VerifierMetrics(_Metrics):
         self._waiting = self._gauge(names.REQUESTS_WAITING)
         self._kv_usage = self._gauge(names.KV_USAGE)
         self._preemptions = self._counter(names.PREEMPTIONS)
+        self._moved = self._counter(names.SESSION_MOVED)
         self._prefix_queries = self._counter(names.PREFIX_QUERIES)
         self._prefix_hits = self._counter(names.PREFIX_HITS)
         self._queue_time = self._histogram(names.QUEUE_TIME)
@@ -163,6 +177,10 @@ class VerifierMetrics(_Metrics):
         self._queue_time.observe(waited_s)
         self._prefix_queries.inc(prompt_tokens)
         self._prefix_hits.inc(cached_tokens)
+
+    def session_moved(self, how: str) -> None:
+        """A session changed hands: one of names.SESSION_MOVES."""
+        self._moved.labels(self._model, how).inc()
 
     def preempted(self) -> None:
         """A session lost its KV to make room."""
@@ -210,10 +228,16 @@ class VerifierMetrics(_Metrics):
         """So many bytes of hidden states go to a drafter."""
         self._feature_bytes.labels(self._model, drafter).inc(size)
 
-    def link_state(self, drafter: str, state: str) -> None:
-        """The link to `drafter` is in `state`, one of `names.LINK_STATES`."""
+    def link_state(self, drafter: str, link: str, state: str) -> None:
+        """The link to a replica of `drafter` is in `state`, one of `names.LINK_STATES`."""
         for known in names.LINK_STATES:
-            self._link_state.labels(self._model, drafter, known).set(known == state)
+            self._link_state.labels(self._model, drafter, link, known).set(known == state)
+
+    def link_gone(self, drafter: str, link: str) -> None:
+        """There is no such link any more."""
+        for known in names.LINK_STATES:
+            with contextlib.suppress(KeyError):  # it never had a state
+                self._link_state.remove(self._model, drafter, link, known)
 
 
 class DrafterMetrics(_Metrics):

@@ -24,6 +24,9 @@ SPAN_VERIFY = "verify"
 SPAN_COMMIT = "commit"
 """Emitting, storing and advancing; child of `round`."""
 
+EVENT_FAILOVER = "failover"
+"""Event of the gateway's span: a session that lost its verifier went on at another one, or did not."""
+
 OPERATION_CHAT = "chat"
 OPERATION_COMPLETION = "text_completion"
 
@@ -72,6 +75,9 @@ ATTR_RUN_AHEAD_HIT = "outrider.spec.run_ahead_hit"
 ATTR_WAIT_US = "outrider.spec.wait_us"  # how long the round waited for the proposal
 ATTR_BASE_LEN = "outrider.spec.base_len"  # tokens before the round, prompt included
 ATTR_ROUNDS = "outrider.spec.rounds"  # rounds of the whole session
+ATTR_ATTEMPTS = "outrider.failover.attempts"  # verifiers that were asked to go on with the session
+ATTR_OUTCOME = "outrider.failover.outcome"  # "moved", "given_up" or "refused"
+ATTR_REASON = "outrider.failover.reason"  # label of the error that ended the stream before
 ATTR_MISSED = "outrider.spec.missed"  # the round went on without a proposal it had asked for
 
 RESOURCE_SERVICE_NAME = "service.name"
@@ -89,13 +95,18 @@ LABEL_POSITION = "position"
 LABEL_PART = "part"
 LABEL_KIND = "kind"
 LABEL_STATE = "state"
+LABEL_LINK = "link"
 LABEL_OUTCOME = "outcome"
 LABEL_ROUTE = "route"
 
 LINK_STATES = ("down", "connecting", "ready", "resting", "draining", "refused")
-"""States of a verifier's link to a drafter; exactly one is 1 at a time."""
+"""States of a verifier's link to a replica of a drafter; exactly one is 1 at a time."""
 ROUND_PARTS = ("draft_wait", "draft", "draft_forward", "forward", "editing", "sampling", "commit", "other")
 """Where a round's time goes."""
+MOVE_CLAIMED, MOVE_RESTORED = "claimed", "restored"
+MOVE_PARKED, MOVE_HANDED_OVER, MOVE_FENCED = "parked", "handed_over", "fenced"
+SESSION_MOVES = (MOVE_CLAIMED, MOVE_RESTORED, MOVE_PARKED, MOVE_HANDED_OVER, MOVE_FENCED)
+"""How a session changes hands."""
 ROUND_KINDS = ("speculative", "plain")
 """Rounds with and without a proposal."""
 
@@ -146,6 +157,22 @@ REQUESTS = Metric(
     "outrider_requests_total", "counter", "Requests by what came of them", (LABEL_ROUTE, LABEL_OUTCOME)
 )
 OPEN_STREAMS = Metric("outrider_open_streams", "gauge", "Generations under way at this gateway")
+FAILOVERS = Metric(
+    "outrider_failovers_total",
+    "counter",
+    "Sessions that lost their verifier: by what ended their stream, and whether they moved to another one",
+    (LABEL_REASON, LABEL_OUTCOME),
+)
+FAILOVER_ATTEMPTS = Metric(
+    "outrider_failover_attempts_total", "counter", "Verifiers asked to go on with a session that lost its own"
+)
+FAILOVER_PAUSE = Metric(
+    "outrider_failover_pause_seconds",
+    "histogram",
+    "From the last token before a session lost its verifier to the first one after",
+    (),
+    _LATENCY,
+)
 
 # The verifier's.
 REQUESTS_RUNNING = Metric("outrider_num_requests_running", "gauge", "Sessions that take part in steps")
@@ -153,6 +180,13 @@ REQUESTS_WAITING = Metric("outrider_num_requests_waiting", "gauge", "Sessions th
 KV_USAGE = Metric("outrider_kv_cache_usage_perc", "gauge", "Share of the KV pool in use, 0 to 1")
 PREEMPTIONS = Metric(
     "outrider_num_preemptions_total", "counter", "Sessions whose KV was given up to make room"
+)
+SESSION_MOVED = Metric(
+    "outrider_sessions_moved_total",
+    "counter",
+    "Sessions that changed hands: claimed from the store, restored to it, parked in it, handed over by a "
+    "drain, or stopped because another verifier has them (fenced)",
+    (LABEL_KIND,),
 )
 PREFIX_QUERIES = Metric(
     "outrider_prefix_cache_queries_total", "counter", "Prompt tokens looked up in the prefix cache"
@@ -232,8 +266,8 @@ FEATURE_BYTES = Metric(
 LINK_STATE = Metric(
     "outrider_drafter_link_state",
     "gauge",
-    "1 for the state that the link to a drafter is in",
-    (LABEL_DRAFTER, LABEL_STATE),
+    "1 for the state that the link to a replica of a drafter is in",
+    (LABEL_DRAFTER, LABEL_LINK, LABEL_STATE),
 )
 STORE_PENDING = Metric("outrider_store_pending_commits", "gauge", "Commits that wait to be stored")
 STORE_DEGRADED = Metric(

@@ -74,7 +74,9 @@ async def gateway_over(config: OutriderConfig, grace_s: float = 5.0):
 
 
 def config_for(model_folder, *verifiers: str, **gateway) -> OutriderConfig:
-    settings = {"http_port": 0, "grpc_port": 0, "verifiers": verifiers, **gateway}
+    # Verifier, gateway and clients share one loop: that it is busy must not look like a verifier's death.
+    patient = {"verifier_timeout_s": 30}
+    settings = {"http_port": 0, "grpc_port": 0, "verifiers": verifiers, **patient, **gateway}
     return OutriderConfig(model=str(model_folder), gateway=settings)
 
 

@@ -2,10 +2,16 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
-from outrider.core.errors import OutriderError
+from outrider.core.errors import (
+    OutriderError,
+    SessionExistsError,
+    SessionMovedError,
+    SessionNotFoundError,
+    StaleEpochError,
+)
 from outrider.core.models import ModelInfo
 from outrider.core.params import TokenLogprobs
 from outrider.core.sessions import DrafterStats, FinishReason, SpeculationStats, Usage
@@ -14,6 +20,7 @@ from outrider.wire.errors import abort
 from outrider.wire.messages import (
     CancelSession,
     PromptLogprobs,
+    ResumeSession,
     SessionFinished,
     SessionRequest,
     SessionStarted,
@@ -28,11 +35,29 @@ DRAFTED_PER_ROUND = 4
 
 
 @dataclass
+class Stored:
+    """What the store has of a session: any verifier that shares it can go on with it."""
+
+    request: SessionRequest
+    epoch: int
+
+
+@dataclass
+class Break:
+    """Where a stream breaks: behind `started` and so many more events, or, if negative, before."""
+
+    after: int
+    error: OutriderError | None  # None: it just ends
+
+
+@dataclass
 class Session:
-    """What became of one session."""
+    """What became of one session's stream."""
 
     request: SessionRequest
     metadata: dict[str, str]
+    epoch: int = 1
+    from_token: int = 0
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     cancels: list[CancelSession] = field(default_factory=list)
     told: asyncio.Event = field(default_factory=asyncio.Event)  # a Cancel rpc came
@@ -46,7 +71,12 @@ class ScriptedVerifier(VerifierService):
     def __init__(self, info: VerifierInfo, script: Callable[[SessionRequest], Sequence[Round]]) -> None:
         self.info = info
         self.script = script
-        self.sessions: dict[str, Session] = {}
+        self.store: dict[str, Stored] = {}  # share it with others
+        self.sessions: dict[str, Session] = {}  # with their last stream
+        self.resumed: list[ResumeSession] = []
+        self.restored: list[SessionRequest] = []
+        self.parked: list[str] = []
+        self.breaks: list[Break] = []  # of the next streams, one each
         self.started = asyncio.Event()
         self.refuse: OutriderError | None = None
         self.fail_after: tuple[int, OutriderError] | None = None  # rounds, error
@@ -62,7 +92,9 @@ class ScriptedVerifier(VerifierService):
 
     async def Generate(self, request, context):
         asked = convert.session_request_from_proto(request)
-        session = Session(asked, dict(context.invocation_metadata()))
+        session = Session(
+            asked, dict(context.invocation_metadata()), asked.epoch, from_token=len(asked.generated)
+        )
         self.sessions[asked.session_id] = session
         if self.refuse is not None:
             await abort(context, self.refuse)
@@ -70,12 +102,53 @@ class ScriptedVerifier(VerifierService):
             for answer in self.answers:
                 yield answer
             return
+        there = self.store.get(asked.session_id)
+        if asked.epoch > 1:
+            self.restored.append(asked)
+        if there is not None and there.epoch >= asked.epoch:
+            error = StaleEpochError if asked.epoch > 1 else SessionExistsError
+            await abort(context, error("the session is there already"))
+        self.store[asked.session_id] = Stored(asked, asked.epoch)
+        async with aclosing(self._stream(session, context)) as events:
+            async for event in events:
+                yield convert.generate_response(event)
+
+    async def Resume(self, request, context):
+        wanted = convert.resume_from_proto(request)
+        self.resumed.append(wanted)
+        if self.refuse is not None:
+            await abort(context, self.refuse)
+        stored = self.store.get(wanted.session_id)
+        if stored is None or stored.request.tenant != wanted.tenant:
+            await abort(context, SessionNotFoundError(f"there is no session {wanted.session_id}"))
+        lives = self.sessions.get(wanted.session_id)
+        if lives is None or lives.ended.is_set():
+            stored.epoch += 1
+        session = Session(
+            stored.request, dict(context.invocation_metadata()), stored.epoch, wanted.from_token
+        )
+        self.sessions[wanted.session_id] = session
+        async with aclosing(self._stream(session, context)) as events:
+            async for event in events:
+                yield convert.resume_response(event)
+
+    async def _stream(self, session: Session, context):
+        asked = session.request
+        planned = self.breaks.pop(0) if self.breaks else None
+        if planned is not None and planned.after < 0:
+            await _break(context, planned)
+            return
         self.running += 1
         try:
-            yield convert.generate_response(SessionStarted(asked.sampling.seed, 1))
+            yield SessionStarted(asked.sampling.seed, session.epoch, asked.presentation, len(asked.prompt))
             self.started.set()
+            told = 0
             async for event in self._play(session, context):
-                yield convert.generate_response(event)
+                if planned is not None and told == planned.after:
+                    await _break(context, planned)
+                    return
+                yield event
+                told += 1
         except (asyncio.CancelledError, GeneratorExit):
             session.broken_off = True
             raise
@@ -86,27 +159,34 @@ class ScriptedVerifier(VerifierService):
     async def _play(self, session: Session, context):
         asked, own = session.request, DrafterStats("scripted")
         stats = SpeculationStats(drafter="scripted", drafters=[own])
-        if asked.logprobs.prompt_top is not None:
+        if asked.logprobs.prompt_top is not None and not session.from_token:
             yield PromptLogprobs(1, logprobs_of(asked.prompt[1:], asked.logprobs.prompt_top))
         reason = FinishReason.LENGTH
         for index, (token_ids, accepted) in enumerate(self.script(asked)):
+            skipped = max(0, min(len(token_ids), session.from_token - session.sent))
+            if skipped and skipped == len(token_ids):  # a takeover knows nothing of how it came
+                session.sent += skipped
+                continue
             if self.fail_after is not None and index == self.fail_after[0]:
                 await abort(context, self.fail_after[1])
             await self._pace(session, index)
+            await self._check_owner(session, context)
             if session.told.is_set():
                 break
             token_ids = token_ids[: asked.stop.max_tokens - session.sent]
             stop = next((i for i, token in enumerate(token_ids) if token in asked.stop.stop_token_ids), None)
-            token_ids = token_ids[:stop]
+            token_ids = token_ids[skipped:stop]
+            session.sent += skipped
+            accepted = max(0, min(accepted - skipped, len(token_ids)))
             stats.rounds += 1
             stats.drafts += 1
             stats.draft_tokens += DRAFTED_PER_ROUND
-            stats.accepted_tokens += min(accepted, len(token_ids))
+            stats.accepted_tokens += accepted
             own.asked = own.proposals = stats.drafts
             own.draft_tokens, own.accepted_tokens = stats.draft_tokens, stats.accepted_tokens
             if token_ids:
                 told = logprobs_of(token_ids, asked.logprobs.top)
-                yield SessionTokens(session.sent, tuple(token_ids), min(accepted, len(token_ids)), told)
+                yield SessionTokens(session.sent, tuple(token_ids), accepted, told)
             session.sent += len(token_ids)
             if stop is not None:
                 reason = FinishReason.STOP
@@ -114,11 +194,23 @@ class ScriptedVerifier(VerifierService):
                 break
         if not self.confirms:  # nor does it end by itself, should the Cancel come after the last round
             await asyncio.Event().wait()
+        yield await self._finished(session, reason, stats, context)
+
+    async def _check_owner(self, session: Session, context) -> None:
+        session_id = session.request.session_id
+        if self.sessions[session_id] is not session:
+            await abort(context, StaleEpochError("another client has attached to this session"))
+        if self.store[session_id].epoch != session.epoch:
+            await abort(context, StaleEpochError("somebody else owns the session"))
+
+    async def _finished(self, session: Session, reason, stats, context) -> SessionFinished:
         kept = session.sent
         if session.cancels:
+            if session.cancels[0].park:
+                await abort(context, SessionMovedError("the session is parked"))
             reason = session.cancels[0].reason
             kept = session.cancels[0].keep_tokens if session.cancels[0].keep_tokens is not None else kept
-        yield SessionFinished(reason, Usage(len(asked.prompt), kept, 2), stats)
+        return SessionFinished(reason, Usage(len(session.request.prompt), kept, 2), stats)
 
     async def _pace(self, session: Session, index: int) -> None:
         pacing = asyncio.ensure_future(self.pace(session, index))
@@ -129,20 +221,21 @@ class ScriptedVerifier(VerifierService):
             pacing.cancel()
             told.cancel()
 
-    async def Resume(self, request, context):
-        raise NotImplementedError
-        yield
-
     async def Cancel(self, request, context):
         cancel = convert.cancel_from_proto(request)
         session = self.sessions.get(cancel.session_id)
         if session is None:
             return pb.VerifierCancelResponse(found=False)
         session.cancels.append(cancel)
-        if session.ended.is_set():
-            return pb.VerifierCancelResponse(found=False)
+        if cancel.park:
+            self.parked.append(cancel.session_id)
         session.told.set()
-        return pb.VerifierCancelResponse(found=True)
+        return pb.VerifierCancelResponse(found=not session.ended.is_set())
+
+
+async def _break(context, planned: Break) -> None:
+    if planned.error is not None:
+        await abort(context, planned.error)
 
 
 def logprobs_of(token_ids, top) -> tuple[TokenLogprobs, ...]:

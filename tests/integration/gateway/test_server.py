@@ -85,11 +85,10 @@ async def test_a_model_without_tokenizer_is_a_configuration_error(tmp_path):
         await serve_now(config_for(tmp_path, "127.0.0.1:1"))
 
 
-async def test_health_tells_what_verifiers_say_of_themselves(model_folder, make_verifier, monkeypatch):
-    monkeypatch.setattr("outrider.gateway.verifiers.WATCH_INTERVAL_S", 0.02)
+async def test_health_tells_what_verifiers_say_of_themselves(model_folder, make_verifier):
     verifier, port = make_verifier(), free_port()
     async with running(verifier) as address:
-        config = config_for(model_folder, address, f"127.0.0.1:{port}")
+        config = config_for(model_folder, address, f"127.0.0.1:{port}", probe_s=0.02)
         async with (
             gateway_over(config) as (addresses, _, _),
             httpx.AsyncClient(base_url=addresses["http"]) as client,

@@ -1,0 +1,385 @@
+"""One session as its gateway sees it: a single stream of events, whichever verifiers run it.
+
+When the verifier is lost, or hands the session over, another one is asked to go on behind the last token
+received. It claims the session first; the old stream is dropped afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from time import monotonic
+
+from outrider.core.errors import (
+    DeadlineExceededError,
+    InternalError,
+    OutriderError,
+    OverloadedError,
+    RequestCancelledError,
+    SessionExistsError,
+    SessionMovedError,
+    SessionNotFoundError,
+    StaleEpochError,
+    StoreUnavailableError,
+    UnavailableError,
+    describe,
+)
+from outrider.gateway.background import Background
+from outrider.gateway.observation import Observation
+from outrider.gateway.receiving import Received
+from outrider.gateway.verifier_link import Metadata, SessionStream, VerifierLink
+from outrider.gateway.verifiers import VerifierPool
+from outrider.wire.messages import (
+    CancelSession,
+    ResumeSession,
+    SessionEvent,
+    SessionFinished,
+    SessionRequest,
+    SessionStarted,
+    SessionTokens,
+)
+
+_LOG = logging.getLogger(__name__)
+
+FIRST_BACKOFF_S = 0.05
+LAST_BACKOFF_S = 1.0
+RECHECK_S = 0.5
+"""How long a verifier whose stream broke has to show that it is there: it still has the session."""
+LOOSE_S = 5.0
+"""How long after an attempt seemed to fail it may yet have claimed the session."""
+MAX_FRUITLESS = 5
+"""A session that lost so many verifiers in a row without a token in between goes to no other one."""
+
+_ELSEWHERE = (UnavailableError, OverloadedError, RequestCancelledError, SessionNotFoundError)
+"""What an attempt may meet that the next one may not."""
+_TAKEN_HERE = "another client"
+"""What a verifier says when the session went to a newer client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What is asked for: a new session, or one that the verifiers' store knows."""
+
+    session_id: str
+    tenant: str
+    request: SessionRequest | None = None  # None: it is to be resumed
+    key: bytes = b""  # see placement
+    holder: str = ""  # the verifier that is likely to have it
+
+
+class Session:
+    """Events of one session, each exactly once and in order. Must be given up in the end."""
+
+    def __init__(
+        self,
+        pool: VerifierPool,
+        origin: Origin,
+        observation: Observation,
+        *,
+        metadata: Metadata,
+        timeout_s: float,
+        failover_s: float,
+    ) -> None:
+        """Args:
+        pool: the verifiers.
+        origin: which session.
+        observation: is told of each failover.
+        metadata: for every call.
+        timeout_s: of the whole session, from now on.
+        failover_s: how long it may be without a verifier.
+        """
+        self.session_id = origin.session_id
+        self._pool = pool
+        self._origin = origin
+        self._observation = observation
+        self._metadata = metadata
+        self._deadline = asyncio.get_running_loop().time() + timeout_s
+        self._failover_s = failover_s
+        self._received = Received()
+        self._stream: SessionStream | None = None
+        self._model = ""  # identity of the model that began it
+        self._link: VerifierLink | None = None  # the last that was asked for it
+        self._owner = 0  # epoch of the verifier whose stream is read
+        self._epoch = 0  # the highest that somebody may have it with
+        self._maybe_there = origin.request is None  # a verifier may know it
+        self._loose_until = 0.0  # until then an attempt that seemed to fail may yet claim it
+        self._fruitless = 0
+        self._searching: asyncio.Timeout | None = None
+        self._end: CancelSession | None = None
+        self._stop: UnavailableError | None = None
+        self.over = False  # nobody holds it for us: it is finished, or somebody else's
+
+    @property
+    def holder(self) -> str:
+        """Address of the verifier that was the last to be asked for it; empty: none."""
+        return self._link.address if self._link is not None else ""
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that brought tokens."""
+        return self._received.rounds
+
+    async def open(self) -> SessionStarted:
+        """Place it: the next verifier is tried if one is away or full.
+
+        Raises:
+            OverloadedError: all are full; the soonest that one of them says to try again.
+            OutriderError: why no verifier has taken it.
+        """
+        failures: list[OutriderError] = []
+        for _ in range(2):
+            for link in self._places(self._origin.holder):
+                try:
+                    return await self._attach(link)
+                except (*_ELSEWHERE, StaleEpochError, SessionExistsError) as error:
+                    failures.append(error)
+                    self._note_failure(link, error)
+                except OutriderError:
+                    self.over = True  # it was refused
+                    raise
+            if not await self._pool.recheck(RECHECK_S):
+                break
+        self.over = all(isinstance(error, OverloadedError | SessionNotFoundError) for error in failures)
+        raise _why_none(failures)
+
+    async def next(self) -> SessionEvent | None:
+        """The next event. After `end`, None when the verifier says no more.
+
+        Raises:
+            UnavailableError: no verifier could go on with it in time.
+            StaleEpochError: another client has resumed it.
+            OutriderError: it failed.
+        """
+        new = None
+        while new is None:
+            event = await self._next_anywhere()
+            if event is None:
+                return None
+            new = self._received.take(event)
+        if isinstance(new, SessionFinished):
+            self.over = True
+        elif isinstance(new, SessionTokens):
+            self._fruitless = 0
+            if (pause_s := self._received.pause()) is not None:
+                self._observation.resumed(pause_s)
+        return new
+
+    async def end(self, cancel: CancelSession) -> None:
+        """Tell whoever has it that this is all; one that has it later is told then."""
+        self._end = cancel
+        if self._stream is not None and self._searching is None:
+            await self._stream.link.cancel(cancel)
+
+    def stop(self, error: UnavailableError) -> None:
+        """Let `next` raise `error` instead of waiting or moving on."""
+        self._stop = error
+        if self._searching is not None:
+            self._searching.reschedule(asyncio.get_running_loop().time())
+        elif self._stream is not None:
+            self._stream.sever(error)
+
+    def give_up(self, background: Background, *, park: bool) -> None:
+        """Stop reading, and have it parked (to be resumed) or ended where it is, unless it is over."""
+        self._close()
+        if not self.over and self._link is not None:
+            last_word = self._end or CancelSession(self.session_id, park=park)
+            background.start(self._link.cancel(last_word), self.session_id)
+
+    # --- one verifier -----------------------------------------------------------------------
+
+    def _close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    async def _next_anywhere(self) -> SessionEvent | None:
+        """The next event, of another verifier if this one has no more; None after `end`."""
+        while True:
+            try:
+                return await self._next_here()
+            except OutriderError as error:
+                if self._stop is not None:
+                    raise self._stop from error
+                if self._end is not None:
+                    return None
+                if not self._may_move(error):
+                    raise
+                await self._move(error)
+
+    async def _next_here(self) -> SessionEvent | None:
+        assert self._stream is not None
+        event = await self._stream.next()
+        if event is None and self._end is None:
+            raise UnavailableError("the verifier ended the stream before the session was over")
+        return event
+
+    async def _attach(self, link: VerifierLink) -> SessionStarted:
+        """Have a verifier begin it, go on with it, or restore it."""
+        self._link = link
+        request, tokens = self._origin.request, tuple(self._received.tokens)
+        if request is not None and not self._maybe_there:
+            self._maybe_there, self._epoch = True, request.epoch
+            try:
+                return await self._begin(link.generate(request, self._remaining(), self._metadata))
+            except OverloadedError:
+                self._maybe_there = False  # it says so before it does anything
+                raise
+            except SessionExistsError:
+                pass  # an attempt of ours
+        wanted = ResumeSession(self.session_id, len(tokens), self._origin.tenant, tokens)
+        try:
+            return await self._begin(link.resume(wanted, self._remaining(), self._metadata))
+        except (SessionNotFoundError, StoreUnavailableError):
+            if request is None:
+                raise
+        self._epoch += 1
+        restored = replace(request, generated=tokens, epoch=self._epoch)
+        return await self._begin(link.generate(restored, self._remaining(), self._metadata))
+
+    async def _begin(self, stream: SessionStream) -> SessionStarted:
+        """The new stream takes the old one's place once it has said that the session goes on."""
+        try:
+            started = await stream.next()
+            if not isinstance(started, SessionStarted):
+                raise InternalError(f"verifier {stream.link.address} did not say that the session started")
+        except BaseException:
+            stream.close()
+            raise
+        self._close()
+        self._stream = stream
+        if stream.link.info is not None:
+            self._model = stream.link.info.model.identity
+        self._received.attached(same_owner=started.epoch == self._owner)
+        self._owner = started.epoch
+        self._epoch = max(self._epoch, started.epoch)
+        return started
+
+    # --- from one to the next ---------------------------------------------------------------
+
+    def _may_move(self, error: OutriderError) -> bool:
+        """Whether another verifier may go on with what ended here with `error`."""
+        if isinstance(error, StaleEpochError):
+            # Ours only if an attempt of our own claimed it late; never take it back from a newer client.
+            mine = monotonic() < self._loose_until and _TAKEN_HERE not in str(error)
+            self.over = not mine
+            return mine
+        return isinstance(error, UnavailableError | RequestCancelledError | SessionNotFoundError)
+
+    async def _move(self, cause: OutriderError) -> None:
+        """Find a verifier that goes on with it.
+
+        Raises:
+            UnavailableError: none did within `failover_s`, or it lost one after the other.
+            DeadlineExceededError: the session's own time passed first.
+            OutriderError: why no other may.
+        """
+        assert self._stream is not None
+        reason = describe(cause).label
+        lost = self._stream.link
+        _LOG.warning("session %s: verifier %s: %s", self.session_id, lost.address, cause)
+        if not isinstance(cause, SessionMovedError):
+            self._fruitless += 1
+            if self._fruitless > MAX_FRUITLESS:
+                raise UnavailableError(
+                    f"the session has lost {self._fruitless} verifiers one after the other"
+                ) from cause
+        self._received.broken()
+        until = min(asyncio.get_running_loop().time() + self._failover_s, self._deadline)
+        search = _Search()
+        try:
+            async with asyncio.timeout_at(until) as self._searching:
+                await self._search(lost, cause, search)
+        except TimeoutError:
+            self._observation.failed_over(reason, search.attempts, "given_up")
+            if self._stop is not None:
+                raise self._stop from cause
+            _LOG.warning("session %s: given up: %s", self.session_id, search.said())
+            raise self._gave_up(until, search) from cause
+        except OutriderError:
+            self._observation.failed_over(reason, search.attempts, "refused")
+            raise
+        finally:
+            self._searching = None
+        self._observation.failed_over(reason, search.attempts, "moved")
+        if self._end is not None:
+            await self._stream.link.cancel(self._end)
+
+    async def _search(self, lost: VerifierLink, cause: OutriderError, search: _Search) -> None:
+        """Try all that are there, again and again."""
+        holder = await self._still_there(lost, cause)
+        backoff = FIRST_BACKOFF_S
+        while True:
+            upcoming = self._pool.moved.upcoming
+            for link in self._places(holder):
+                search.attempts += 1
+                try:
+                    await self._attach(link)
+                except (*_ELSEWHERE, StaleEpochError, SessionExistsError) as error:
+                    if isinstance(error, SessionNotFoundError):
+                        raise  # nor can it be restored
+                    search.failed(link, error)
+                    self._note_failure(link, error)
+                else:
+                    return
+            try:  # not all at once, should many sessions wait for the same verifier
+                await asyncio.wait_for(upcoming.wait(), backoff * random.uniform(0.5, 1.0))
+            except TimeoutError:
+                backoff = min(2 * backoff, LAST_BACKOFF_S)
+
+    async def _still_there(self, lost: VerifierLink, cause: OutriderError) -> str:
+        """Address of the verifier if it answers although its stream broke; empty: it does not."""
+        if isinstance(cause, SessionMovedError | StaleEpochError):
+            return ""
+        if not isinstance(cause, StoreUnavailableError):
+            lost.lost()
+            await self._pool.recheck(RECHECK_S, [lost])
+        return lost.address
+
+    def _note_failure(self, link: VerifierLink, error: OutriderError) -> None:
+        if isinstance(error, UnavailableError | RequestCancelledError):
+            self._loose_until = monotonic() + LOOSE_S
+            if not isinstance(error, StoreUnavailableError | SessionMovedError):
+                link.lost()
+
+    def _places(self, holder: str) -> Sequence[VerifierLink]:
+        return self._pool.places(key=self._origin.key, holder=holder, model=self._model)
+
+    def _remaining(self) -> float:
+        return max(0.0, self._deadline - asyncio.get_running_loop().time())
+
+    def _gave_up(self, until: float, search: _Search) -> OutriderError:
+        if until >= self._deadline:
+            return DeadlineExceededError("the request's time passed while its session had no verifier")
+        return UnavailableError(
+            f"the verifier was lost, and no other one went on with the session within {self._failover_s:g} s "
+            f"({search.attempts} attempts)"
+        )
+
+
+class _Search:
+    """What the attempts of one failover met."""
+
+    def __init__(self) -> None:
+        self.attempts = 0
+        self._errors: dict[str, int] = {}
+
+    def failed(self, link: VerifierLink, error: OutriderError) -> None:
+        text = f"{link.address}: {error}"
+        self._errors[text] = self._errors.get(text, 0) + 1
+
+    def said(self) -> str:
+        told = [f"{text} ({times} times)" for text, times in self._errors.items()]
+        return "; ".join(told) or "no verifier was there"
+
+
+def _why_none(failures: Sequence[OutriderError]) -> OutriderError:
+    """What to tell the client: when to try again, if that is of use, before that it is of none."""
+    overloaded = [error for error in failures if isinstance(error, OverloadedError)]
+    if overloaded:
+        return min(overloaded, key=lambda error: error.retry_after_s)
+    if not failures:
+        return UnavailableError("no verifier is available")
+    passing = [error for error in failures if isinstance(error, UnavailableError)]
+    return passing[-1] if passing else failures[-1]
