@@ -153,6 +153,9 @@ class GatewayConfig(_Section):
         1_048_576, ge=1, description="most prompts x n x max_tokens of a request with several answers"
     )
     request_timeout_s: float = Field(600.0, gt=0)
+    unread_s: float = Field(
+        60.0, gt=0, description="a client that leaves what was sent unread for so long counts as gone"
+    )
     reflection: bool = Field(True, description="gRPC reflection")
     tool_parser: Literal["auto", "hermes", "llama3_json", "mistral"] = Field(
         "auto", description="format of the model's tool calls; auto: as its chat template tells"

@@ -80,7 +80,7 @@ def _settings(
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=math.ceil(grace_s),
-        http=bounded(config.head_timeout_s, config.max_connections),
+        http=bounded(config.head_timeout_s, config.unread_s, config.max_connections),
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         ws="none",
         proxy_headers=False,

@@ -18,6 +18,7 @@ class Bare:
 
     def __init__(self) -> None:
         self.release = asyncio.Event()
+        self.gave_up = asyncio.Event()  # nobody reads /endless any more
         self.address = ""
         self.app = FastAPI()
         errors.install(self.app)
@@ -36,6 +37,18 @@ class Bare:
                 yield b"first,"
                 await self.release.wait()
                 yield b"last"
+
+            return StreamingResponse(parts())
+
+        @self.app.get("/endless")
+        async def endless():
+            async def parts():
+                try:
+                    while True:
+                        yield bytes(65536)
+                        await asyncio.sleep(0)
+                finally:
+                    self.gave_up.set()
 
             return StreamingResponse(parts())
 

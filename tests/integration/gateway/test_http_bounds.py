@@ -1,6 +1,7 @@
 """HTTP connections that are slow, silent, too many or too large, over real sockets."""
 
 import asyncio
+import socket
 import time
 
 import httpx
@@ -92,6 +93,27 @@ async def test_an_answer_may_take_longer_than_any_of_these():
             await asyncio.sleep(0.05)
         bare.release.set()
         assert b"".join([part async for part in parts]) == b"last"
+
+
+async def test_a_client_that_stops_reading_loses_its_connection():
+    async with serving(unread_s=0.2) as bare:
+        with socket.create_connection(("127.0.0.1", bare.port)) as client:
+            client.sendall(b"GET /endless HTTP/1.1\r\nHost: x\r\n\r\n")
+            async with asyncio.timeout(PATIENCE_S):
+                await bare.gave_up.wait()
+
+
+async def test_a_client_that_reads_slowly_keeps_its_connection():
+    """Each piece takes it longer than `unread_s` in all, but there is progress."""
+    async with serving(unread_s=1.0) as bare:
+        reader, writer = await connect(bare)
+        writer.write(b"GET /endless HTTP/1.1\r\nHost: x\r\n\r\n")
+        began = time.monotonic()
+        while time.monotonic() < began + 2.5:
+            assert await reader.readexactly(1_000_000)
+            await asyncio.sleep(0.05)
+        assert not bare.gave_up.is_set()
+        writer.close()
 
 
 async def test_more_connections_than_allowed_are_closed_at_once_and_others_go_on():
