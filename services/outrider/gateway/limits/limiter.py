@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from outrider.core.bucket import Bucket
 from outrider.core.errors import RateLimitedError
 from outrider.gateway.auth.entries import KeyLimits
-from outrider.gateway.limits.bucket import Bucket
 
 BUSY_RETRY_S = 1.0
 """When one of somebody's generations will end is not known; this is when to look again."""
@@ -106,6 +106,6 @@ class Limiter:
             return None
         bucket = buckets.get(tenant)
         if bucket is None:
-            bucket = buckets[tenant] = Bucket(per_minute, self._clock)
+            bucket = buckets[tenant] = Bucket(per_minute, clock=self._clock)
         bucket.resize(per_minute)
         return bucket

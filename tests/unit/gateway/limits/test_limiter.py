@@ -7,7 +7,7 @@ import pytest
 from outrider.core.errors import RateLimitedError
 from outrider.gateway.auth import KeyLimits
 from outrider.gateway.limits import Limiter
-from tests.unit.gateway.limits.test_bucket import Clock
+from tests.unit.core.test_bucket import Clock
 
 
 class Setting:
