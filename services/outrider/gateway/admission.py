@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from dataclasses import dataclass, replace
 
@@ -31,6 +32,7 @@ class PromptAdmission:
     def __init__(self, options: PromptOptions | None = None, origin: Origin | None = None) -> None:
         self._options = options or PromptOptions()
         self._origin = origin or Origin()
+        self._admitting = asyncio.Lock()
         self._first: SessionRequest | None = None
 
     def named(self, session_id: str) -> Admission:
@@ -45,8 +47,9 @@ class PromptAdmission:
         Raises:
             OutriderError: see `admit`.
         """
-        if self._first is None:
-            self._first = await admit(request, self._options, self._origin, model, tokenizer)
+        async with self._admitting:
+            if self._first is None:
+                self._first = await admit(request, self._options, self._origin, model, tokenizer)
         sampling = replace(self._first.sampling, seed=request.sampling.seed)
         return replace(self._first, session_id=session_id, sampling=sampling)
 
@@ -55,7 +58,7 @@ class Admission:
     """Admits one request."""
 
     def __init__(self, prompt: PromptAdmission | None = None, session_id: str = "") -> None:
-        """`prompt` is shared by the requests of a prompt; they must be admitted one after the other."""
+        """`prompt` is shared by the requests of a prompt."""
         self._prompt = prompt or PromptAdmission()
         self.session_id = session_id or str(uuid.uuid4())
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from outrider.core.errors import InternalError
+from outrider.core.errors import InternalError, InvalidRequestError
 from outrider.core.params import TokenLogprobs
 from outrider.gateway.detokenizer import Detokenizer, TextPiece
 from outrider.gateway.stop_strings import StopMatcher
@@ -86,11 +86,20 @@ class Delivery:
         """The verifier has no more tokens: give out all that was held back.
 
         `stop_token_id` ended them; its text is the last one if it is to be included, its id is not told.
+
+        Raises:
+            InvalidRequestError: there are fewer tokens than an earlier stream is said to have delivered.
         """
         deltas = _Deltas(self)
         if not self.stopped and not self._take(self._last_pieces(stop_token_id), deltas):
             deltas.say(self._matcher.flush(), self.delivered + len(self._waiting))
             deltas.release(self.delivered + len(self._waiting))
+        if self.delivered < self.resumed_at:
+            raise InvalidRequestError(
+                f"from_token must be at most {self.delivered}, the tokens of the generation, "
+                f"got {self.resumed_at}",
+                field="from_token",
+            )
         return deltas.done()
 
     def take_waiting(self, until: int) -> Iterable[tuple[int, _Token]]:

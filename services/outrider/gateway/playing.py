@@ -3,95 +3,142 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from outrider.gateway.admission import Admission, PromptAdmission, PromptOptions
-from outrider.gateway.generation import Generation
+from outrider.gateway.admission import PromptAdmission
 from outrider.gateway.generations import Generations
 from outrider.gateway.observation import Caller
 from outrider.wire.messages import (
     GenerationDelta,
     GenerationFinished,
     GenerationRequest,
+    GenerationStarted,
     PromptLogprobs,
 )
 
-PlayEvent = Generation | PromptLogprobs | GenerationDelta | GenerationFinished
-"""First the generation itself, once admitted; then its events."""
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A generation was admitted, or found again."""
+
+    started: GenerationStarted
+    prompt: tuple[int, ...]
+    created: int = 0  # when the request came that it was admitted for, in seconds since 1970
+
+
+PlayEvent = Begun | PromptLogprobs | GenerationDelta | GenerationFinished
+"""First that the generation has begun; then its events."""
+
+Events = AsyncGenerator[PlayEvent]
 
 SHARED_PROMPT_TOKENS = 64
 """From this length on, requests with the same prompt wait until the first one has prefilled it."""
 
 
-async def play(
-    generations: Generations,
-    requests: Sequence[GenerationRequest],
-    caller: Caller,
-    options: PromptOptions,
-) -> AsyncGenerator[tuple[int, PlayEvent]]:
-    """Events of all `requests` as they come, each with the index of its request.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One generation of a request."""
 
-    Requests with the very same `input` object differ in their seeds alone.
-    No event is given out before a request of every prompt is admitted. Closing the generator ends all.
+    request: GenerationRequest
+    session_id: str
+    admission: PromptAdmission  # shared by all with the same prompt
+
+
+def parts_of(
+    requests: Sequence[GenerationRequest],
+    session_id: Callable[[int], str],
+    admission: Callable[[], PromptAdmission],
+) -> list[Part]:
+    """The parts of a request; those with the very same `input` object share its admission."""
+    admissions: dict[int, PromptAdmission] = {}
+    parts = []
+    for index, request in enumerate(requests):
+        shared = admissions.get(id(request.input)) or admissions.setdefault(id(request.input), admission())
+        parts.append(Part(request, session_id(index), shared))
+    return parts
+
+
+async def play(
+    generations: Generations, parts: Sequence[Part], caller: Caller
+) -> AsyncGenerator[tuple[int, PlayEvent]]:
+    """Events of all `parts` as they come, each with the index of its part.
+
+    Parts that share their prompt differ in their seeds alone.
+    No event is given out before a part of every prompt is admitted. Closing the generator ends all.
 
     Raises:
         OutriderError: the first that failed; the others are ended.
     """
-    if len(requests) == 1:
-        async with aclosing(
-            _play_one(generations, requests[0], caller, Admission(PromptAdmission(options)))
-        ) as events:
-            async for only in events:
-                yield 0, only
-        return
     prompts: dict[int, _Prompt] = {}
     iterators = []
-    for index, request in enumerate(requests):
-        prompt = prompts.setdefault(id(request.input), _Prompt(index, PromptAdmission(options)))
-        one = _play_one(generations, request, caller, Admission(prompt.admission))
+    for index, part in enumerate(parts):
+        prompt = prompts.setdefault(id(part.admission), _Prompt(index))
+        one = play_one(generations, part, caller)
         iterators.append(_first(prompt, one) if prompt.first == index else _after(prompt, one))
-    unadmitted = {prompt.first for prompt in prompts.values()}
-    held: list[tuple[int, PlayEvent]] = []
-    async with aclosing(_merged(iterators)) as merged:
-        async for index, event in merged:
-            held.append((index, event))
-            unadmitted.discard(index)
-            if not unadmitted:
-                for item in held:
-                    yield item
-                held.clear()
+    async with aclosing(merged(iterators, {prompt.first for prompt in prompts.values()})) as events:
+        async for index, event in events:
+            yield index, event
 
 
 @dataclass(slots=True)
 class _Prompt:
-    """A prompt of one or more requests."""
+    """A prompt of one or more parts."""
 
-    first: int  # index of the request that is admitted first, and prefills it
-    admission: PromptAdmission
+    first: int  # index of the part that is admitted first, and prefills it
     prefilled: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-async def _first(prompt: _Prompt, events: AsyncGenerator[PlayEvent]) -> AsyncGenerator[PlayEvent]:
+async def _first(prompt: _Prompt, events: Events) -> Events:
     """Tell the others of the same prompt when they may begin."""
     async with aclosing(events):
         async for event in events:
-            if not isinstance(event, Generation) or len(event.prompt) < SHARED_PROMPT_TOKENS:
+            if not isinstance(event, Begun) or len(event.prompt) < SHARED_PROMPT_TOKENS:
                 prompt.prefilled.set()
             yield event
 
 
-async def _after(prompt: _Prompt, events: AsyncGenerator[PlayEvent]) -> AsyncGenerator[PlayEvent]:
-    """Begin when the first request of the same prompt has left its KV to be reused."""
+async def _after(prompt: _Prompt, events: Events) -> Events:
+    """Begin when the first part of the same prompt has left its KV to be reused."""
     await prompt.prefilled.wait()
     async with aclosing(events):
         async for event in events:
             yield event
 
 
-async def _merged(iterators: Sequence[AsyncGenerator[PlayEvent]]) -> AsyncGenerator[tuple[int, PlayEvent]]:
+async def play_one(generations: Generations, part: Part, caller: Caller) -> Events:
+    """Events of a new generation.
+
+    Raises:
+        OutriderError: it is refused, or it failed.
+    """
+    async with generations.open(part.request, caller, part.admission.named(part.session_id)) as generation:
+        yield Begun(generation.started, generation.prompt)
+        async for event in generation.events():
+            yield event
+
+
+async def merged(iterators: Sequence[Events], needed: set[int]) -> AsyncGenerator[tuple[int, PlayEvent]]:
+    """Events of all `iterators` as they come; none before each of the `needed` ones has given one."""
+    if len(iterators) == 1:
+        async with aclosing(iterators[0]) as events:
+            async for only in events:
+                yield 0, only
+        return
+    awaited = set(needed)
+    held: list[tuple[int, PlayEvent]] = []
+    async with aclosing(_side_by_side(iterators)) as side_by_side:
+        async for index, event in side_by_side:
+            held.append((index, event))
+            awaited.discard(index)
+            if not awaited:
+                for item in held:
+                    yield item
+                held.clear()
+
+
+async def _side_by_side(iterators: Sequence[Events]) -> AsyncGenerator[tuple[int, PlayEvent]]:
     waiting = {_next(iterator): index for index, iterator in enumerate(iterators)}
     try:
         while waiting:
@@ -110,17 +157,8 @@ async def _merged(iterators: Sequence[AsyncGenerator[PlayEvent]]) -> AsyncGenera
             await iterator.aclose()
 
 
-def _next(iterator: AsyncGenerator[PlayEvent]) -> asyncio.Task[PlayEvent | None]:
+def _next(iterator: Events) -> asyncio.Task[PlayEvent | None]:
     async def step() -> PlayEvent | None:
         return await anext(iterator, None)
 
     return asyncio.create_task(step())
-
-
-async def _play_one(
-    generations: Generations, request: GenerationRequest, caller: Caller, admission: Admission
-) -> AsyncGenerator[PlayEvent]:
-    async with generations.open(request, caller, admission) as generation:
-        yield generation
-        async for event in generation.events():
-            yield event

@@ -39,7 +39,7 @@ def _events(text: str) -> Iterable[dict[str, Any]]:
     *events, last, end = text.split("\n\n")
     assert end == "", text[-500:]
     for event in events:
-        yield json.loads(event.removeprefix("data: "))
+        yield json.loads(event.split("\n")[-1].removeprefix("data: "))
     if last != "data: [DONE]":
         assert last.startswith('data: {"error":'), last
         yield json.loads(last.removeprefix("data: "))

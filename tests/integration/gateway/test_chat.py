@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.integration.gateway.conftest import ids_of, say
+from tests.integration.gateway.sse_events import events_in
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 
@@ -15,11 +16,10 @@ async def events_of(client, body, path="/v1/chat/completions"):
         assert response.status_code == 200
         assert response.headers["content-type"].startswith("text/event-stream")
         text = "".join([part async for part in response.aiter_text()])
-    lines = text.split("\n\n")
-    assert lines.pop() == ""
-    assert all(line.startswith("data: ") for line in lines)
-    assert lines.pop() == "data: [DONE]"
-    return [json.loads(line.removeprefix("data: ")) for line in lines]
+    *events, done = events_in(text)
+    assert done == ("", "[DONE]")
+    assert all(event_id for event_id, _ in events)
+    return [json.loads(data) for _, data in events]
 
 
 async def test_whole_answer(client, stack):

@@ -111,6 +111,7 @@ async def test_cancelled_over_grpc_an_http_stream_finishes(client, stack, hold, 
     async with client.stream("POST", "/v1/completions", json=COMPLETION | {"stream": True}) as response:
         session = await only_session(stack.verifier)
         lines = response.aiter_lines()
+        assert (await anext(lines)).startswith("id: ")
         first = json.loads((await anext(lines)).removeprefix("data: "))
         answer = await generation.Cancel(pb.CancelRequest(generation_id=session.request.session_id))
         assert answer.found

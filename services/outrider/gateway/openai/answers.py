@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from outrider.core.params import TokenLogprobs
 from outrider.core.sessions import DrafterStats, SpeculationStats, Usage
-from outrider.gateway.generation import Generation
-from outrider.gateway.playing import PlayEvent
+from outrider.gateway.playing import Begun, PlayEvent
 from outrider.wire.messages import GenerationDelta, GenerationFinished, PromptLogprobs
 
 
@@ -102,7 +101,7 @@ class Answers:
 
     def take(self, index: int, event: PlayEvent) -> Answer:
         """Note an event of candidate `index`."""
-        if isinstance(event, Generation):
+        if isinstance(event, Begun):
             prompt, candidate = divmod(index, self._candidates)
             seed = (event.started.seed - candidate) % 2**64
             self._by_index[index] = Answer(index, prompt, event.started.model, seed, event.prompt)

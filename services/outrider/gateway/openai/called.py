@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
+import hashlib
 import string
-import uuid
 from collections.abc import Sequence
 
 from outrider.gateway.openai import responses as r
@@ -18,8 +17,10 @@ _ALPHANUMERIC = string.ascii_letters + string.digits
 class CallWriter:
     """Reads the calls of each answer of a request as its text comes."""
 
-    def __init__(self, plan: ToolPlan, tool_format: ToolFormat | None) -> None:
+    def __init__(self, plan: ToolPlan, tool_format: ToolFormat | None, response_id: str) -> None:
+        """`response_id`: calls get ids that follow from it, so they are the same once it is resumed."""
         self._plan = plan
+        self._response_id = response_id
         self._format = tool_format
         self._readers: dict[int, ToolCallReader] = {}
         self._calling: set[int] = set()
@@ -35,7 +36,7 @@ class CallWriter:
         reader = self._plan.reader(self._format)
         if reader is None:
             return {"role": "assistant", "content": text}
-        content, calls = self._parts(reader.push(text) + reader.finish())
+        content, calls = self._parts(answer, reader.push(text) + reader.finish())
         if not calls:
             return {"role": "assistant", "content": content}
         self._calling.add(answer.index)
@@ -69,7 +70,7 @@ class CallWriter:
         return self._readers[answer.index]
 
     def _delta(self, answer: Answer, pieces: Sequence[Piece]) -> r.AnswerDelta:
-        content, calls = self._parts(pieces)
+        content, calls = self._parts(answer, pieces)
         delta: r.AnswerDelta = {}
         if content:
             delta["content"] = content
@@ -78,33 +79,34 @@ class CallWriter:
             delta["tool_calls"] = calls
         return delta
 
-    def _parts(self, pieces: Sequence[Piece]) -> tuple[str, list[r.ToolCallDelta]]:
+    def _parts(self, answer: Answer, pieces: Sequence[Piece]) -> tuple[str, list[r.ToolCallDelta]]:
         """Text, and calls with their pieces put together."""
         calls: dict[int, r.ToolCallDelta] = {}
         for piece in pieces:
             if not isinstance(piece, CallPiece):
                 continue
             if piece.index not in calls:
-                calls[piece.index] = self._call(piece)
+                calls[piece.index] = self._call(answer, piece)
             else:
                 calls[piece.index]["function"]["arguments"] += piece.arguments
         return "".join(piece for piece in pieces if isinstance(piece, str)), list(calls.values())
 
-    def _call(self, piece: CallPiece) -> r.ToolCallDelta:
+    def _call(self, answer: Answer, piece: CallPiece) -> r.ToolCallDelta:
         if not piece.name:
             return {"index": piece.index, "function": {"arguments": piece.arguments}}
         return {
             "index": piece.index,
-            "id": self._id(),
+            "id": self._id(answer, piece),
             "type": "function",
             "function": {"name": piece.name, "arguments": piece.arguments},
         }
 
-    def _id(self) -> str:
+    def _id(self, answer: Answer, piece: CallPiece) -> str:
         """Mistral's templates take ids of nine letters and digits only."""
+        digest = hashlib.sha256(f"{self._response_id}/{answer.index}/{piece.index}".encode())
         if self._format is ToolFormat.MISTRAL:
-            return "".join(secrets.choice(_ALPHANUMERIC) for _ in range(9))
-        return f"call_{uuid.uuid4().hex}"
+            return "".join(_ALPHANUMERIC[byte % len(_ALPHANUMERIC)] for byte in digest.digest()[:9])
+        return f"call_{digest.hexdigest()[:32]}"
 
 
 def _whole(call: r.ToolCallDelta) -> r.ToolCall:

@@ -11,7 +11,7 @@ from outrider.gateway.openai.answers import Answer, Answers
 from outrider.gateway.openai.called import CallWriter
 from outrider.gateway.openai.counts import usage_body
 from outrider.gateway.openai.requests import ChatRequest
-from outrider.gateway.openai.shapes import BaseShape
+from outrider.gateway.openai.shapes import BaseShape, Identity
 from outrider.gateway.tokenizer import TextTokenizer
 from outrider.wire.messages import GenerationDelta, VerifierInfo
 
@@ -19,23 +19,26 @@ from outrider.wire.messages import GenerationDelta, VerifierInfo
 class ChatShape(BaseShape):
     """Fills the chat API's shapes."""
 
-    prefix = "chatcmpl"
-
     def __init__(
-        self, body: ChatRequest, answers: Answers, tokenizer: TextTokenizer, info: VerifierInfo
+        self,
+        body: ChatRequest,
+        answers: Answers,
+        tokenizer: TextTokenizer,
+        info: VerifierInfo,
+        identity: Identity,
     ) -> None:
-        super().__init__(body, answers, tokenizer, info)
+        super().__init__(body, answers, tokenizer, info, identity)
         self._top = body.top_alternatives
         tool_format = tokenizer.tool_format(body.chat_template) if body.tools else None
-        self._calls = CallWriter(body.tool_plan(), tool_format)
+        self._calls = CallWriter(body.tool_plan(), tool_format, identity.id)
 
     def whole(self, answers: Sequence[Answer]) -> r.ChatCompletion:
         """Body of an answer that is no stream."""
         first = answers[0]
         return {
-            "id": self._id,
+            "id": self._identity.id,
             "object": "chat.completion",
-            "created": self._created,
+            "created": self._identity.created,
             "model": first.model,
             "choices": [self._choice(answer) for answer in answers],
             "usage": usage_body(answers),
@@ -96,9 +99,9 @@ class ChatShape(BaseShape):
             **(self._ids(()) if told is None else told),  # type: ignore[typeddict-item]
         }
         return {
-            "id": self._id,
+            "id": self._identity.id,
             "object": "chat.completion.chunk",
-            "created": self._created,
+            "created": self._identity.created,
             "model": answer.model,
             "choices": [choice],
             **self._usage_field(),  # type: ignore[typeddict-item]

@@ -11,7 +11,7 @@ from outrider.gateway.openai.answers import Answer, Answers
 from outrider.gateway.openai.counts import usage_body
 from outrider.gateway.openai.logprobs import TextOffsets
 from outrider.gateway.openai.requests import CompletionRequest
-from outrider.gateway.openai.shapes import BaseShape
+from outrider.gateway.openai.shapes import BaseShape, Identity
 from outrider.gateway.tokenizer import TextTokenizer
 from outrider.wire.messages import GenerationDelta, VerifierInfo
 
@@ -19,12 +19,15 @@ from outrider.wire.messages import GenerationDelta, VerifierInfo
 class CompletionShape(BaseShape):
     """Fills the completions API's shapes."""
 
-    prefix = "cmpl"
-
     def __init__(
-        self, body: CompletionRequest, answers: Answers, tokenizer: TextTokenizer, info: VerifierInfo
+        self,
+        body: CompletionRequest,
+        answers: Answers,
+        tokenizer: TextTokenizer,
+        info: VerifierInfo,
+        identity: Identity,
     ) -> None:
-        super().__init__(body, answers, tokenizer, info)
+        super().__init__(body, answers, tokenizer, info, identity)
         self._prompts = body.prompt
         self._whole_prompts = body.truncate_prompt_tokens is None
         self._echo = bool(body.echo)
@@ -100,9 +103,9 @@ class CompletionShape(BaseShape):
 
     def _body(self, model: str, choices: list[dict[str, Any]]) -> r.Completion:
         return {
-            "id": self._id,
+            "id": self._identity.id,
             "object": "text_completion",
-            "created": self._created,
+            "created": self._identity.created,
             "model": model,
             "choices": choices,  # type: ignore[typeddict-item]
         }

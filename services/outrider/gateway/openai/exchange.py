@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -15,25 +14,21 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from outrider.core.errors import InvalidRequestError, OutriderError, describe
-from outrider.gateway.generation import Generation
+from outrider.gateway.admission import PromptAdmission
 from outrider.gateway.generations import Generations
 from outrider.gateway.observation import Caller, Observer
-from outrider.gateway.openai.answers import Answer, Answers
-from outrider.gateway.openai.bodies import parse_body, read_body
+from outrider.gateway.openai.answers import Answers
+from outrider.gateway.openai.bodies import digest_of_body, parse_body, read_body
 from outrider.gateway.openai.budget import Budget
-from outrider.gateway.openai.errors import error_body
 from outrider.gateway.openai.generation_body import GenerationBody
-from outrider.gateway.openai.shapes import Shape
-from outrider.gateway.playing import PlayEvent, play
+from outrider.gateway.openai.positions import FIELD, Positions
+from outrider.gateway.openai.shapes import Identity, Shape
+from outrider.gateway.openai.streaming import EventStream
+from outrider.gateway.playing import Begun, PlayEvent, parts_of, play
+from outrider.gateway.presentation import Origin
+from outrider.gateway.replaying import replay
 from outrider.gateway.tokenizer import TextTokenizer
-from outrider.wire.messages import GenerationDelta, GenerationFinished, VerifierInfo
-
-_DONE = b"data: [DONE]\n\n"
-_STREAM_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # a proxy must not collect events
-]
+from outrider.wire.messages import VerifierInfo
 
 Events = AsyncGenerator[tuple[int, PlayEvent]]
 
@@ -43,9 +38,10 @@ class Endpoint:
     """What the two endpoints differ in."""
 
     route: str
+    prefix: str  # of its answers' ids
     operation: str  # names.OPERATION_*
     body: type[GenerationBody]
-    shape: Callable[[Any, Answers, TextTokenizer, VerifierInfo], Shape]
+    shape: Callable[[Any, Answers, TextTokenizer, VerifierInfo, Identity], Shape]
     fields: Mapping[str, str]  # where core's name of a field is not the body's
 
 
@@ -90,16 +86,44 @@ class Exchange(Response):
             stream=body.streams,
             request_id=getattr(request.state, "request_id", ""),
             traceparent=request.headers.get("traceparent", ""),
+            tenant=getattr(request.state, "tenant", ""),
         )
+        last = request.headers.get(FIELD)
+        identity = Identity.new(self._endpoint.prefix)
+        positions = self._positions(last, body, identity, len(asked))
+        origin = Origin(
+            self._endpoint.operation, identity.created, digest_of_body(raw) if body.streams else b""
+        )
+        parts = parts_of(asked, positions.session_id, lambda: PromptAdmission(body.prompt_options, origin))
+        if last is None:
+            events = play(self._generations, parts, caller)
+        else:
+            again = replay(self._generations, parts, caller, positions.delivered, field=FIELD)
+            events = _dated(again, identity)
         answers = Answers(body.candidates, only_echo=body.only_echo)
-        shape = self._endpoint.shape(body, answers, self._generations.tokenizer, info)
-        events = play(self._generations, asked, caller, body.prompt_options)
-        answer = (
-            self._stream(events, answers, shape, body, send)
-            if body.streams
-            else self._whole(events, answers, shape, body, request, send)
-        )
+        shape = self._endpoint.shape(body, answers, self._generations.tokenizer, info, identity)
+        if body.streams:
+            stream = EventStream(send, answers, shape, positions, waits=body.tells_prompt_logprobs)
+            answer = stream.write(events, with_usage=body.include_usage)
+        else:
+            answer = self._whole(events, answers, shape, body, request, send)
         return await unless_gone(request, answer, self._generations.answer_s)
+
+    def _positions(
+        self, last: str | None, body: GenerationBody, identity: Identity, choices: int
+    ) -> Positions:
+        """Where the client stands: at the start, or where an earlier stream ended. Its `identity` goes on.
+
+        Raises:
+            InvalidRequestError: `last` is no id of such a stream's events.
+        """
+        if last is None:
+            return Positions.at_start(identity.id, choices)
+        if not body.streams:
+            raise InvalidRequestError(f"{FIELD} needs stream to be true", field=FIELD)
+        positions = Positions.parse(last, prefix=self._endpoint.prefix, choices=choices)
+        identity.id = positions.response_id
+        return positions
 
     async def _whole(
         self,
@@ -117,42 +141,14 @@ class Exchange(Response):
         await JSONResponse(whole)(request.scope, request.receive, send)
         return "ok"
 
-    async def _stream(
-        self, events: Events, answers: Answers, shape: Shape, body: GenerationBody, send: Send
-    ) -> str:
-        waits = body.tells_prompt_logprobs
-        started = False
-        outcome = "ok"
-        try:
-            async with aclosing(events):
-                async for index, event in events:
-                    if not started:
-                        started = True
-                        await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
-                    chunk = _chunk(answers.take(index, event), event, shape, waits=waits)
-                    if chunk is not None:
-                        await _send_event(send, chunk)
-            if body.include_usage:
-                await _send_event(send, shape.usage())
-            await _send(send, _DONE)
-        except OutriderError as error:
-            if not started:
-                raise
-            outcome = describe(error).label
-            await _send_event(send, error_body(error))
-        await _send(send, b"", more=False)
-        return outcome
 
-
-def _chunk(answer: Answer, event: PlayEvent, shape: Shape, *, waits: bool) -> Any | None:
-    """The event of a stream that `event` becomes; `waits`: the first one tells of the whole prompt."""
-    if isinstance(event, GenerationDelta):
-        return shape.delta(answer, event)
-    if isinstance(event, GenerationFinished):
-        return shape.closing(answer)
-    if waits and isinstance(event, Generation) and len(answer.prompt) > 1:
-        return None
-    return shape.opening(answer) if answer.prompt_is_told or not waits else None
+async def _dated(events: Events, identity: Identity) -> Events:
+    """The same; `identity` gets the date that the answer had at first."""
+    async with aclosing(events):
+        async for index, event in events:
+            if not index and isinstance(event, Begun):
+                identity.created = event.created
+            yield index, event
 
 
 async def unless_gone(request: Request, answer: Coroutine[Any, Any, str], most_s: float) -> str:
@@ -179,12 +175,3 @@ async def unless_gone(request: Request, answer: Coroutine[Any, Any, str], most_s
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-async def _send_event(send: Send, event: Any) -> None:
-    text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
-    await _send(send, f"data: {text}\n\n".encode())
-
-
-async def _send(send: Send, data: bytes, *, more: bool = True) -> None:
-    await send({"type": "http.response.body", "body": data, "more_body": more})

@@ -29,13 +29,14 @@ from outrider.telemetry.metrics import exposition
 _SPECULATION = {"max_draft_tokens": "speculation.max_draft_tokens", "drafter": "speculation.drafter"}
 CHAT = Endpoint(
     "/v1/chat/completions",
+    "chatcmpl",
     names.OPERATION_CHAT,
     ChatRequest,
     ChatShape,
     {"prompt": "messages", "logprobs": "top_logprobs", **_SPECULATION},
 )
 COMPLETIONS = Endpoint(
-    "/v1/completions", names.OPERATION_COMPLETION, CompletionRequest, CompletionShape, _SPECULATION
+    "/v1/completions", "cmpl", names.OPERATION_COMPLETION, CompletionRequest, CompletionShape, _SPECULATION
 )
 
 _ERRORS: dict[int | str, dict[str, Any]] = {

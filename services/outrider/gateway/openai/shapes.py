@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from outrider.gateway.openai import responses as r
@@ -35,17 +36,32 @@ class Shape(Protocol):
         """Event with the usage of the whole stream."""
 
 
-class BaseShape:
-    """Ids, times and the fields that both APIs have."""
+@dataclass(slots=True)
+class Identity:
+    """What an answer is known by: the same in all of its events, also once it is resumed."""
 
-    prefix = ""
+    id: str
+    created: int  # seconds since 1970
+
+    @classmethod
+    def new(cls, prefix: str) -> Identity:
+        """Of a request that came now."""
+        return cls(f"{prefix}-{uuid.uuid4().hex}", int(time.time()))
+
+
+class BaseShape:
+    """The fields that both APIs have."""
 
     def __init__(
-        self, body: GenerationBody, answers: Answers, tokenizer: TextTokenizer, info: VerifierInfo
+        self,
+        body: GenerationBody,
+        answers: Answers,
+        tokenizer: TextTokenizer,
+        info: VerifierInfo,
+        identity: Identity,
     ) -> None:
-        """`answers` grow while the request runs."""
-        self._id = f"{self.prefix}-{uuid.uuid4().hex}"
-        self._created = int(time.time())
+        """`answers` grow while the request runs; `identity` is complete once they begin."""
+        self._identity = identity
         self._answers = answers
         self._tokenizer = tokenizer
         self._with_ids = bool(body.return_token_ids)
