@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from outrider.core.params import Acceptance
 from outrider.core.trees import TokenTree
+from outrider.verifying.drafter_pool import DrafterPool
 from outrider.verifying.fusion.council import Council
-from outrider.verifying.link_state import LinkState
 from outrider.verifying.mailbox import Admit
 from outrider.verifying.rounds import Settled, clip
 from outrider.verifying.session import Drafting, DraftPhase, LinkDrafting, Session
@@ -16,15 +16,15 @@ _EMPTY = TokenTree()
 
 
 class Choice:
-    """The council's advice, for the links as they are."""
+    """The council's advice, for the replicas as they are."""
 
-    def __init__(self, links: Mapping[str, LinkState], council: Council, *, max_nodes: int) -> None:
+    def __init__(self, pool: DrafterPool, council: Council, *, max_nodes: int) -> None:
         """Args:
-        links: all drafters of this verifier, by name.
+        pool: all drafters of this verifier.
         council: what is learned of drafters, for sessions with several of them.
         max_nodes: most nodes in a proposal.
         """
-        self._links = links
+        self._pool = pool
         self._council = council
         self._max_nodes = max_nodes
 
@@ -34,9 +34,10 @@ class Choice:
         By the rules "token" and "block" it has one drafter: which one is asked must not depend on
         tokens that were drawn.
         """
-        drafters = {name: depth for name, depth in item.drafters if name in self._links}
+        drafters = {name: depth for name, depth in item.drafters if name in self._pool}
         if len(drafters) > 1 and item.record.speculation.acceptance is not Acceptance.COUPLED:
-            waits = {name: self._links[name].usual_s for name in drafters if self._links[name].takes_sessions}
+            usual = {name: self._pool.usual_s(name) for name in drafters}
+            waits = {name: wait for name, wait in usual.items() if wait is not None}
             best = self._council.best(waits) or next(iter(drafters))
             drafters = {best: drafters[best]}
         return Drafting(
@@ -59,7 +60,7 @@ class Choice:
         asked = {
             name: own.proposal
             for name, own in drafting.links.items()
-            if own.wanted and (own.proposal is not None or self._links[name].up)
+            if own.wanted and (own.proposal is not None or self._pool.holder(own) is not None)
         }
         sample = self._council.learn(
             drafting.worth,
@@ -88,8 +89,9 @@ class Choice:
 
     def _reachable(self, drafting: Drafting, now: float) -> Mapping[str, float]:
         """Usual latency of each drafter that could be asked, in seconds."""
-        return {
-            own.name: self._links[own.name].usual_s
+        waits = {
+            own.name: self._pool.wait_s(own, now)
             for own in drafting.links.values()
-            if own.phase is not DraftPhase.OFF and self._links[own.name].may_be_asked(own, now)
+            if own.phase is not DraftPhase.OFF
         }
+        return {name: wait for name, wait in waits.items() if wait is not None}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from outrider.core.params import Acceptance
+from outrider.verifying.drafter_pool import DrafterPool
 from outrider.verifying.features import FeatureFeed, Shipment, spread
 from outrider.verifying.link_state import LinkState
 from outrider.verifying.mailbox import Outcome
@@ -15,20 +16,22 @@ from outrider.wire.messages import AdvanceDraft, CloseDraft, DraftCommand, OpenD
 class Commands:
     """Makes commands, and keeps what each of a session's drafters was told."""
 
-    def __init__(self, links: Mapping[str, LinkState], feed: FeatureFeed, *, vocab_size: int) -> None:
+    def __init__(self, pool: DrafterPool, feed: FeatureFeed, *, vocab_size: int) -> None:
         """Args:
-        links: all drafters of this verifier, by name.
+        pool: all drafters of this verifier.
         feed: the features that drafters need.
         vocab_size: rows of the target's output head.
         """
-        self._links = links
+        self._pool = pool
         self._feed = feed
         self._vocab_size = vocab_size
 
-    def open(self, session: Session, own: LinkDrafting) -> OpenDraft:
-        """Begin on a drafter; nothing is asked yet."""
+    def open(self, session: Session, own: LinkDrafting, link: LinkState) -> OpenDraft:
+        """Begin on a drafter's replica; nothing is asked yet."""
         own.phase, own.known, own.credited = DraftPhase.OPEN, len(session.tokens), 0
-        self._feed.start(own.name, session.session_id)
+        own.link = link.link
+        link.sessions.add(session.session_id)
+        self._feed.start(own.link, session.session_id)
         return OpenDraft(
             session.session_id,
             session.record.epoch,
@@ -36,7 +39,7 @@ class Commands:
             session.record.sampling,
             0,
             prompt_len=len(session.record.prompt),
-            acceptance=self._rule(session, self._links[own.name]),
+            acceptance=self._rule(session, link),
             tenant=session.record.cache_salt,
         )
 
@@ -51,39 +54,50 @@ class Commands:
 
     def rows(self, session: Session, own: LinkDrafting, nodes: Sequence[int]) -> Shipment:
         """The features that come next; `nodes` are those of the last step that will be committed."""
-        return self._feed.take(own.name, session.session_id, session.sequence, nodes)
+        return self._feed.take(own.link, session.session_id, session.sequence, nodes)
 
     def carry(self, session: Session, own: LinkDrafting, outcome: Outcome) -> None:
         """After a part of a prompt ran: send the features that an open drafter needs."""
-        shipment = self._feed.take_chunk(own.name, session.session_id, session.sequence, own.known)
+        shipment = self._feed.take_chunk(own.link, session.session_id, session.sequence, own.known)
         if shipment.parts:
             command = AdvanceDraft(session.session_id, session.record.epoch, own.known, (), 0, 0)
-            self.send(own.name, command, outcome, shipment)
+            self.send(own, command, outcome, shipment)
 
     def catch_up(self, session: Session, own: LinkDrafting, outcome: Outcome) -> None:
         """Before the end: drafters that learn from what was served hear of all of it. Heads do not learn."""
         behind = own.phase is DraftPhase.OPEN and own.known < len(session.tokens)
-        if behind and not self._feed.feeds(own.name):
-            self.send(own.name, self.advance(session, own), outcome)
+        if behind and not self._feed.feeds(own.link):
+            self.send(own, self.advance(session, own), outcome)
 
     def close(self, session: Session, own: LinkDrafting, outcome: Outcome) -> None:
         """The session is over for one drafter."""
         own.forget_round()
-        self._feed.forget(own.name, session.session_id)
-        if own.phase is DraftPhase.OPEN:
-            self._put(own.name, CloseDraft(session.session_id, session.record.epoch), outcome)
+        self.leave(session, own, outcome)
         own.phase = DraftPhase.OFF
+
+    def leave(self, session: Session, own: LinkDrafting, outcome: Outcome) -> None:
+        """The session goes on without the replica that holds it, if one does."""
+        if (holder := self._pool.holder(own)) is not None:
+            self._put(own.link, CloseDraft(session.session_id, session.record.epoch), outcome)
+            self.lost(session, own, holder)
+        own.link = ""
+
+    def lost(self, session: Session, own: LinkDrafting, holder: LinkState) -> None:
+        """The replica does not hold the session any more."""
+        holder.sessions.discard(session.session_id)
+        self._feed.forget(holder.link, session.session_id)
+        own.phase = DraftPhase.ABSENT
 
     def send(
         self,
-        name: str,
+        own: LinkDrafting,
         command: OpenDraft | AdvanceDraft,
         outcome: Outcome,
         shipment: Shipment | None = None,
     ) -> None:
-        """Send a command, with features if there are any."""
+        """Send a command to the replica that the session is open on, with features if there are any."""
         for part in spread(command, shipment) if shipment else [command]:
-            self._put(name, part, outcome)
+            self._put(own.link, part, outcome)
 
     def _rule(self, session: Session, link: LinkState) -> Acceptance:
         """By what rule the drafter has to draft.
@@ -96,5 +110,5 @@ class Commands:
             return Acceptance.COUPLED
         return session.record.speculation.acceptance
 
-    def _put(self, name: str, command: DraftCommand, outcome: Outcome) -> None:
-        outcome.commands.setdefault((name, self._links[name].generation), []).append(command)
+    def _put(self, link: str, command: DraftCommand, outcome: Outcome) -> None:
+        outcome.commands.setdefault((link, self._pool[link].generation), []).append(command)

@@ -9,10 +9,11 @@ from outrider.core.rounds import Proposal, StaleReason
 from outrider.core.trees import TokenTree
 from outrider.verifying.choice import Choice
 from outrider.verifying.commands import Commands
+from outrider.verifying.drafter_pool import DrafterPool
 from outrider.verifying.features import FeatureFeed
 from outrider.verifying.fusion.council import Council
 from outrider.verifying.link_state import LinkState
-from outrider.verifying.mailbox import Admit, LinkUp, Outcome
+from outrider.verifying.mailbox import Admit, LinkNews, Outcome
 from outrider.verifying.proposals import UNUSABLE, refusal
 from outrider.verifying.rounds import Settled
 from outrider.verifying.session import Drafting, DraftPhase, LinkDrafting, Session
@@ -31,67 +32,36 @@ class DraftDesk:
 
     def __init__(
         self,
-        links: Iterable[LinkState],
+        pool: DrafterPool,
         *,
         vocab_size: int,
         max_nodes: int,
         feed: FeatureFeed,
         council: Council,
         dropped: Callable[[str, str], None],
-        resting: Callable[[str, bool], None],
+        resting: Callable[[str, str, bool], None],
     ) -> None:
         """Args:
-        links: all drafters of this verifier.
+        pool: all drafters of this verifier.
         vocab_size: rows of the target's output head.
         max_nodes: most nodes in a proposal.
         feed: the features that drafters need.
         council: what is learned of drafters, for sessions with several of them.
         dropped: told drafter and reason of each proposal that is dropped.
-        resting: told when a drafter begins and ends to rest.
+        resting: told drafter and link when a replica begins (True) and ends to rest.
         """
-        self._links = {link.name: link for link in links}
+        self._pool = pool
         self._vocab_size = vocab_size
         self._max_nodes = max_nodes
-        self._feed = feed
-        self._choice = Choice(self._links, council, max_nodes=max_nodes)
-        self._commands = Commands(self._links, feed, vocab_size=vocab_size)
+        self._choice = Choice(pool, council, max_nodes=max_nodes)
+        self._commands = Commands(pool, feed, vocab_size=vocab_size)
         self._dropped = dropped
         self._resting = resting
         self.share = max_nodes  # most draft tokens of a session, as the load has it
 
-    # Links
-
-    def link_up(self, event: LinkUp) -> None:
-        """A drafter is there (again); sessions are opened on it as their rounds come."""
-        link = self._links[event.link]
-        link.generation = event.generation
-        link.up, link.draining = True, False
-        link.max_draft_tokens = event.info.max_draft_tokens
-        link.vocab_size = event.info.model.vocab_size
-        link.patience.reset()
-        self._feed.link_up(event.link, event.info)
-
-    def link_down(self, name: str, generation: int, sessions: Iterable[Session]) -> None:
-        """A drafter is gone: nobody waits for it any more."""
-        link = self._links[name]
-        if link.generation != generation:
-            return
-        link.up = False
-        for session in sessions:
-            own = session.drafting.links.get(name)
-            if own is not None and own.phase is DraftPhase.OPEN:
-                own.phase = DraftPhase.ABSENT
-                own.wait_until = None
-
-    def drain(self, name: str, generation: int) -> None:
-        """A drafter is about to stop: what it holds goes on until the link ends."""
-        link = self._links[name]
-        link.draining = link.draining or link.generation == generation
-
-    def took(self, name: str, generation: int, feature_bytes: int) -> None:
-        """So many bytes of features went out to a drafter: others may follow."""
-        if self._links[name].generation == generation:
-            self._feed.took(name, feature_bytes)
+    def hear(self, news: LinkNews, sessions: Iterable[Session]) -> None:
+        """A link has something to tell; `sessions` are all that there are."""
+        self._pool.hear(news, sessions)
 
     def stepped(self, seconds: float) -> None:
         """A step of the target without prompts took so long."""
@@ -109,8 +79,8 @@ class DraftDesk:
         if session.remaining < 3:
             return  # after the first round one token is left at most, and nobody is asked for it
         for own in self._choice.chosen(session.drafting, now):
-            if own.phase is DraftPhase.ABSENT and self._links[own.name].takes_sessions:
-                self._commands.send(own.name, self._commands.open(session, own), outcome)
+            if own.phase is DraftPhase.ABSENT and (link := self._pool.place(own, now)) is not None:
+                self._commands.send(own, self._commands.open(session, own, link), outcome)
 
     def carry(self, session: Session, outcome: Outcome) -> None:
         """After a part of a prompt ran: send the features that its drafters need."""
@@ -134,10 +104,10 @@ class DraftDesk:
             return  # the next round is the last one
         chosen = {own.name for own in self._choice.chosen(drafting, now)}
         for own in list(drafting.links.values()):
-            link = self._links[own.name]
-            if own.phase is DraftPhase.OFF or not link.up:
-                continue
-            self._ask(session, own, link, now, outcome, nodes, asked=own.name in chosen)
+            asked = own.name in chosen and self.share > 0
+            link = self._settled(session, own, now, outcome, asked=asked)
+            if link is not None:
+                self._ask(session, own, link, now, outcome, nodes, asked=asked)
 
     def close(self, session: Session, outcome: Outcome) -> None:
         """The session is over."""
@@ -152,49 +122,69 @@ class DraftDesk:
         """What of the proposals that came is verified; empty if there is nothing."""
         return self._choice.draft(session, self.share)
 
-    def take(self, name: str, proposal: Proposal, session: Session | None, now: float) -> None:
+    def take(self, link: str, proposal: Proposal, session: Session | None, now: float) -> None:
         """A proposal came: believe it, or drop and count it."""
-        own = session.drafting.links.get(name) if session is not None else None
+        holder = self._pool.get(link)
+        if holder is None:
+            return  # forgotten, and what it said last with it
+        own = _side(session, holder)
         reason = refusal(proposal, session, own, vocab_size=self._vocab_size, max_nodes=self._max_nodes)
         if own is not None and reason in ("", "late"):
-            self._observe(own, proposal, now, late=bool(reason))
+            self._observe(own, holder, proposal, now, late=bool(reason))
         if own is not None and reason in UNUSABLE:
             own.wait_until = None  # it has answered: nothing better comes
         if reason or own is None:
-            self._dropped(name, reason)
+            self._dropped(holder.drafter, reason)
             return
         own.proposal, own.failures = proposal, 0
         own.wait_until = None
 
-    def stale(self, name: str, event: Stale, session: Session | None, now: float, outcome: Outcome) -> None:
-        """A drafter cannot draft for a session: open it again later, or never."""
-        if session is None or session.record.epoch != event.epoch:
+    def stale(self, link: str, event: Stale, session: Session | None, now: float, outcome: Outcome) -> None:
+        """A drafter cannot draft for a session: open it elsewhere, or there again later, or never."""
+        holder = self._pool.get(link)
+        if holder is None or session is None or session.record.epoch != event.epoch:
             return
-        own = session.drafting.links.get(name)
+        own = _side(session, holder)
         if own is None or own.phase is not DraftPhase.OPEN:
             return
         own.wait_until = None
         if event.reason in (StaleReason.TOO_LONG, StaleReason.INVALID):
             self._commands.close(session, own, outcome)
             return
-        own.phase = DraftPhase.ABSENT
+        self._commands.lost(session, own, holder)
         own.failures += 1
         if event.reason is StaleReason.FULL or own.failures >= _FAILURES:
-            own.reopen_at = now + _BACKOFF_S
+            own.refused[link] = now + _BACKOFF_S
 
     def missed(self, sessions: Iterable[Session], now: float) -> None:
         """These sessions step now although they await proposals: the patience with these ran out."""
-        late: set[str] = set()
+        late: dict[str, LinkState] = {}
         for session in sessions:
             for own in session.drafting.waiting:
                 own.missed_len = len(session.tokens)
                 own.missed_asked_at = own.asked_at
-                late.add(own.name)
-        for name in late:
-            patience = self._links[name].patience
-            patience.miss(now)
-            if patience.resting(now):
-                self._resting(name, True)
+                if (holder := self._pool.holder(own)) is not None:
+                    late[holder.link] = holder
+        for link in late.values():
+            link.patience.miss(now)
+            if link.patience.resting(now):
+                self._resting(link.drafter, link.link, True)
+
+    def _settled(
+        self, session: Session, own: LinkDrafting, now: float, outcome: Outcome, *, asked: bool
+    ) -> LinkState | None:
+        """The replica to talk to about a session: that which holds it, or another if it has to move."""
+        if own.phase is DraftPhase.OFF:
+            return None
+        if not asked:
+            return self._pool.holder(own)
+        if own.phase is DraftPhase.ABSENT:
+            return self._pool.place(own, now)
+        refuge = self._pool.refuge(own, now)
+        if refuge is None:
+            return self._pool.holder(own)
+        self._commands.leave(session, own, outcome)
+        return refuge
 
     def _ask(
         self,
@@ -213,9 +203,9 @@ class DraftDesk:
         patience = link.patience.wait_s(now)
         fused = session.drafting.worth is not None
         if own.phase is DraftPhase.ABSENT:
-            if depth < 1 or not link.may_be_asked(own, now):
+            if depth < 1:
                 return
-            command: OpenDraft | AdvanceDraft = self._commands.open(session, own)
+            command: OpenDraft | AdvanceDraft = self._commands.open(session, own, link)
             depth = 0 if fused else depth  # of several, nobody waits for one that has to prefill
         else:
             if fused and not depth and len(session.tokens) - own.known < _KEEP_UP:
@@ -235,14 +225,21 @@ class DraftDesk:
             traceparent=session.spans.begin() if session.spans else "",
             patience_us=round(patience * 1e6),
         )
-        self._commands.send(link.name, command, outcome, shipment)
+        self._commands.send(own, command, outcome, shipment)
 
-    def _observe(self, own: LinkDrafting, proposal: Proposal, now: float, *, late: bool) -> None:
-        """Learn the drafter's latency; of late proposals only from the last one missed."""
-        patience = self._links[own.name].patience
+    def _observe(
+        self, own: LinkDrafting, holder: LinkState, proposal: Proposal, now: float, *, late: bool
+    ) -> None:
+        """Learn the replica's latency; of late proposals only from the last one missed."""
         if not late:
-            patience.observe(now - own.asked_at)
-            if patience.hit():
-                self._resting(own.name, False)
+            holder.patience.observe(now - own.asked_at)
+            if holder.patience.hit():
+                self._resting(holder.drafter, holder.link, False)
         elif proposal.base_len == own.missed_len:
-            patience.observe(now - own.missed_asked_at)
+            holder.patience.observe(now - own.missed_asked_at)
+
+
+def _side(session: Session | None, holder: LinkState) -> LinkDrafting | None:
+    """A session's side of the drafter that a replica is one of; None: it does not draft there."""
+    own = session.drafting.links.get(holder.drafter) if session is not None else None
+    return own if own is not None and own.link == holder.link else None

@@ -36,11 +36,13 @@ NOTHING = Shipment()
 
 @dataclass(slots=True)
 class _Link:
-    """A drafter that needs features."""
+    """A drafter replica that needs features."""
 
+    drafter: str  # its name in the configuration
     names: tuple[str, ...]
     last_only: bool
     credit: int  # bytes that may still be sent before some are known to be on the wire
+    dropped: bool = False  # forgotten, but for what it needs
 
 
 class FeatureFeed:
@@ -56,12 +58,17 @@ class FeatureFeed:
         self._links: dict[str, _Link] = {}
         self._sent: dict[tuple[str, str], int] = {}  # by link and session: rows sent
 
-    def link_up(self, name: str, info: DrafterInfo) -> None:
-        """A drafter is there (again). What it needs is kept from now on, also while it is away."""
+    def link_up(self, name: str, drafter: str, info: DrafterInfo) -> None:
+        """A replica of a drafter is there (again). What it needs is kept from now on, come what may."""
         self._forget_link(name)
-        kept = {other: link for other, link in self._links.items() if other != name}
+        kept = {
+            other: link
+            for other, link in self._links.items()
+            if other != name and not (link.dropped and link.drafter == drafter)
+        }
         if info.features:
-            kept[name] = _Link(tuple(dict.fromkeys(info.features)), info.last_feature_only, _CREDIT_BYTES)
+            needs = tuple(dict.fromkeys(info.features))
+            kept[name] = _Link(drafter, needs, info.last_feature_only, _CREDIT_BYTES)
         names = {feature for link in kept.values() for feature in link.names}
         if not names and not self._links:
             return
@@ -74,6 +81,12 @@ class FeatureFeed:
             _log.error("drafter %s gets no features: %s", name, error)
             kept.pop(name, None)
         self._links = kept
+
+    def drop(self, name: str) -> None:
+        """There is no such replica any more. What it needed is kept on for the next one of its drafter."""
+        self._forget_link(name)
+        if (link := self._links.get(name)) is not None:
+            link.dropped = True
 
     def feeds(self, name: str) -> bool:
         """Whether a drafter is sent features."""
@@ -109,7 +122,7 @@ class FeatureFeed:
         """The rows that come next, as many as may be on their way; they count as sent.
 
         Args:
-            name: the drafter.
+            name: of the link.
             session_id: a session that is open there.
             sequence: its KV; None: it has none now.
             nodes: those of its last step that will be committed.
@@ -138,7 +151,7 @@ class FeatureFeed:
         }
         size = (end - start) * row_bytes
         link.credit -= size
-        self._told(name, size)
+        self._told(link.drafter, size)
         self._sent[name, session_id] = end
         return Shipment(_parts(rows, start, max(1, _PART_BYTES // row_bytes)), complete=end == stop)
 

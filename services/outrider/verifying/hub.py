@@ -22,7 +22,7 @@ class Hub:
         places: Places,
         writer: CommitWriter,
     ) -> None:
-        """From within the event loop. `links` may be filled later."""
+        """From within the event loop. `links` come and go."""
         self._links = links
         self._streams = streams
         self._places = places
@@ -35,7 +35,8 @@ class Hub:
 
     def _deliver(self, outcome: Outcome) -> None:
         for (name, generation), commands in outcome.commands.items():
-            self._links[name].send(generation, commands)
+            if (link := self._links.get(name)) is not None:
+                link.send(generation, commands)
         # After the links' tasks, which `send` has woken, and in the order of outcomes.
         self._loop.call_soon(self._deliver_rest, outcome)
 

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import monotonic
 
 from grpc import aio
 
 from outrider.core.errors import ModelMismatchError, OutriderError, ProtocolError, UnavailableError
 from outrider.core.models import DrafterInfo, ModelInfo, check_pairing
 from outrider.core.rounds import Proposal
+from outrider.discovery import Instance
 from outrider.verifying.backoff import Backoff
-from outrider.verifying.mailbox import Drafted, Inward, LinkDown, LinkDraining, LinkTook, LinkUp
+from outrider.verifying.mailbox import Drafted, Inward, LinkDown, LinkDraining, LinkLoad, LinkTook, LinkUp
 from outrider.verifying.outgoing import Outgoing
 from outrider.wire import convert
 from outrider.wire.channels import open_channel
 from outrider.wire.errors import from_rpc_error
-from outrider.wire.messages import DraftCommand, Draining, Stale
+from outrider.wire.messages import DraftCommand, DrafterLoad, Draining, Stale
 from outrider.wire.services import DrafterClient, drafter_client
 from outrider.wire.v1 import drafter_pb2 as pb
 
@@ -29,9 +32,12 @@ _GREETING_TIMEOUT_S = 2.0
 _FIRST_BACKOFF_S = 0.1
 _MAX_BACKOFF_S = 5.0
 _ANSWERS_PER_COMMAND = 2
-_UNASKED = 1  # Draining, once
+_LOAD_INTERVAL_S = 0.1
+"""A drafter tells its load far less often; what comes faster is left unread."""
 _MAX_OWED = 4096
 """Most answers taken in beyond which a drafter only floods the engine thread's inbox."""
+_generations = itertools.count(1)
+"""Of all links, so that what is left of a link that was removed is never taken for its successor's."""
 
 
 class LinkStatus(enum.Enum):
@@ -52,6 +58,17 @@ class LinkReport:
     address: str
     status: LinkStatus
     detail: str = ""
+    leaving: bool = False  # the replica is going on purpose
+
+    @property
+    def away(self) -> bool:
+        """Whether it should draft, and cannot."""
+        return self.status in (LinkStatus.DOWN, LinkStatus.REFUSED) and not self.leaving
+
+
+def link_of(name: str, address: str) -> str:
+    """The key of the link to a replica of drafter `name`."""
+    return f"{name}@{address}"
 
 
 class DrafterLink:
@@ -66,7 +83,7 @@ class DrafterLink:
         offered_features: frozenset[str],
         post: Callable[[Inward], None],
         dropped: Callable[[str, str], None],
-        state: Callable[[str, str], None],
+        state: Callable[[LinkReport], None],
     ) -> None:
         """Args:
         name: name of the drafter, as requests say it.
@@ -75,8 +92,9 @@ class DrafterLink:
         offered_features: features that the verifier can send.
         post: the engine thread's inbox.
         dropped: told drafter and reason of each event that cannot be read.
-        state: told drafter and status whenever the status changes.
+        state: told whenever the status changes.
         """
+        self.key = link_of(name, address)
         self._name = name
         self._address = address
         self._target = target
@@ -88,14 +106,30 @@ class DrafterLink:
         self._generation = 0
         self._outgoing: Outgoing | None = None
         self._clogged = asyncio.Event()
-        self._owed = 0  # events that may still come: answers to the commands sent so far, and Draining
+        self._owed = 0  # answers that may still come to the commands sent so far
+        self._load_at = 0.0  # when it told its load last
+        self._told_draining = False  # on the present stream
+        self._instance_id = ""  # of the process that answered last
+        self._listed: Instance | None = None
+        self._retry = asyncio.Event()
         self._status = LinkStatus.CONNECTING
         self._detail = ""
 
     @property
     def report(self) -> LinkReport:
         """Where the link stands, and why."""
-        return LinkReport(self._name, self._address, self._status, self._detail)
+        leaving = self._listed is not None and self._listed.draining
+        return LinkReport(self._name, self._address, self._status, self._detail, leaving)
+
+    def listed(self, instance: Instance) -> None:
+        """What the registry says of the replica now."""
+        before, self._listed = self._listed, instance
+        if before is not None and before.instance_id != instance.instance_id:
+            self._backoff.reset()
+            self._retry.set()  # it has just started
+        same = instance.instance_id in ("", self._instance_id)
+        if instance.draining and same and self._status is LinkStatus.READY:
+            self._drain("the registry says so")
 
     async def run(self) -> None:
         """Keep the link up until cancelled."""
@@ -110,7 +144,7 @@ class DrafterLink:
                 self._set_status(LinkStatus.DOWN, str(error))
             except aio.AioRpcError as error:
                 self._set_status(LinkStatus.DOWN, str(from_rpc_error(error)))
-            await asyncio.sleep(self._backoff.next_s())
+            await self._pause(self._backoff.next_s())
 
     def send(self, generation: int, commands: Sequence[DraftCommand]) -> None:
         """Send the commands of one step. They are dropped if their connection is gone already.
@@ -123,6 +157,15 @@ class DrafterLink:
             self._clogged.set()
         self._owed = min(self._owed + _ANSWERS_PER_COMMAND * len(commands), _MAX_OWED)
 
+    async def _pause(self, seconds: float) -> None:
+        """Until it is time to try again; at once if the replica has started anew."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._retry.wait()
+        except TimeoutError:
+            pass
+        self._retry.clear()
+
     async def _greet(self, client: DrafterClient) -> DrafterInfo:
         """Ask who is there.
 
@@ -134,6 +177,7 @@ class DrafterLink:
         answer = await client.GetInfo(convert.drafter_info_request(), timeout=_GREETING_TIMEOUT_S)
         info = convert.drafter_info_from_proto(answer)
         check_pairing(self._target, info, self._offered)
+        self._instance_id = info.instance_id
         return info
 
     async def _ride(self, client: DrafterClient, info: DrafterInfo) -> None:
@@ -143,13 +187,12 @@ class DrafterLink:
             UnavailableError: it ended, or the drafter does not read.
             AioRpcError: it broke.
         """
-        self._generation += 1
+        generation = self._generation = next(_generations)
         self._clogged.clear()
-        self._owed = _UNASKED
-        generation = self._generation
-        outgoing = self._outgoing = Outgoing(lambda size: self._post(LinkTook(self._name, generation, size)))
+        self._owed, self._told_draining = 0, False
+        outgoing = self._outgoing = Outgoing(lambda size: self._post(LinkTook(self.key, generation, size)))
         call = client.Draft(outgoing)
-        self._post(LinkUp(self._name, self._generation, info))
+        self._post(LinkUp(self.key, generation, info, self._name))
         self._set_status(LinkStatus.READY, f"{info.method} ({info.model.model_name or 'no model'})")
         reader = asyncio.create_task(self._read(call))
         watch = asyncio.create_task(self._clogged.wait())
@@ -157,7 +200,7 @@ class DrafterLink:
             await asyncio.wait((reader, watch), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._outgoing = None
-            self._post(LinkDown(self._name, self._generation))
+            self._post(LinkDown(self.key, generation))
             for task in (reader, watch):
                 task.cancel()
             call.cancel()
@@ -181,21 +224,39 @@ class DrafterLink:
             _log.debug("drafter %s sent an event that cannot be read: %s", self._name, error)
             self._dropped(self._name, "malformed")
             return
-        if not self._owed:
+        if isinstance(event, Proposal | Stale):
+            if not self._owed:
+                self._dropped(self._name, "flood")
+                return
+            self._owed -= 1
+            self._post(Drafted(self.key, self._generation, event))
+        elif isinstance(event, DrafterLoad):
+            self._take_load(event)
+        elif isinstance(event, Draining):
+            if self._told_draining:
+                self._dropped(self._name, "flood")
+                return
+            self._told_draining = True
+            self._drain(f"it stops in {event.grace_ms / 1000:g} s at most")
+
+    def _take_load(self, load: DrafterLoad) -> None:
+        now = monotonic()
+        if now < self._load_at + _LOAD_INTERVAL_S:
             self._dropped(self._name, "flood")
             return
-        self._owed -= 1
-        if isinstance(event, Proposal | Stale):
-            self._post(Drafted(self._name, self._generation, event))
-        elif isinstance(event, Draining):
-            self._set_status(LinkStatus.DRAINING, f"it stops in {event.grace_ms / 1000:g} s at most")
-            self._post(LinkDraining(self._name, self._generation))
+        self._load_at = now
+        self._post(LinkLoad(self.key, self._generation, load))
+
+    def _drain(self, detail: str) -> None:
+        self._set_status(LinkStatus.DRAINING, detail)
+        self._post(LinkDraining(self.key, self._generation))
 
     def _set_status(self, status: LinkStatus, detail: str) -> None:
-        if (status, detail) != (self._status, self._detail):
+        changed = (status, detail) != (self._status, self._detail)
+        self._status, self._detail = status, detail
+        if changed:
             level = {LinkStatus.REFUSED: logging.ERROR, LinkStatus.DOWN: logging.WARNING}.get(
                 status, logging.INFO
             )
-            self._state(self._name, status.value)
             _log.log(level, "drafter %s at %s is %s: %s", self._name, self._address, status.value, detail)
-        self._status, self._detail = status, detail
+            self._state(self.report)

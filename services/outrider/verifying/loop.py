@@ -89,14 +89,10 @@ class RoundLoop:
                 self._admit(item)
             case mailbox.End():
                 self._end(item)
-            case mailbox.LinkUp():
-                self._desk.link_up(item)
-            case mailbox.LinkDown():
-                self._desk.link_down(item.link, item.generation, self._roster)
-            case mailbox.LinkDraining():
-                self._desk.drain(item.link, item.generation)
-            case mailbox.LinkTook():
-                self._desk.took(item.link, item.generation, item.feature_bytes)
+            case mailbox.Shutdown():
+                raise AssertionError("it ends the inbox")
+            case _:
+                self._desk.hear(item, self._roster)
 
     def _drafted(self, item: mailbox.Drafted) -> None:
         session = self._roster.get(item.event.session_id)

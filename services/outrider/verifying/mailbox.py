@@ -10,7 +10,14 @@ from outrider.core.rounds import Proposal
 from outrider.core.sessions import Commit, FinishReason, SessionRecord
 from outrider.structured import GrammarMatcher
 from outrider.verifying.spans import RoundSpans
-from outrider.wire.messages import DraftCommand, PromptLogprobs, SessionFinished, SessionTokens, Stale
+from outrider.wire.messages import (
+    DraftCommand,
+    DrafterLoad,
+    PromptLogprobs,
+    SessionFinished,
+    SessionTokens,
+    Stale,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +44,12 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class LinkUp:
-    """A drafter can be reached; each connection has another generation."""
+    """A drafter replica can be reached; each connection has another generation."""
 
     link: str
     generation: int
     info: DrafterInfo
+    drafter: str  # its name in the configuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,25 @@ class LinkTook:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkLoad:
+    """The drafter says how busy it is."""
+
+    link: str
+    generation: int
+    load: DrafterLoad
+
+
+@dataclass(frozen=True, slots=True)
+class LinkGone:
+    """There is no such replica any more: forget it."""
+
+    link: str
+
+
+LinkNews = LinkUp | LinkDown | LinkDraining | LinkTook | LinkLoad | LinkGone
+
+
+@dataclass(frozen=True, slots=True)
 class Drafted:
     """A drafter's word about a session."""
 
@@ -83,7 +110,7 @@ class Shutdown:
     """End the thread. Sessions that still run end with UnavailableError."""
 
 
-Inward = Admit | End | LinkUp | LinkDown | LinkDraining | LinkTook | Drafted | Shutdown
+Inward = Admit | End | LinkNews | Drafted | Shutdown
 
 StreamItem = PromptLogprobs | SessionTokens | SessionFinished | OutriderError
 """What a session's stream carries after its start; the last two end it."""

@@ -80,9 +80,13 @@ class Meter:
         for own in session.stats.drafters:
             own.missed += own.name in drafters
 
-    def resting(self, drafter: str, rests: bool) -> None:
-        """Nobody waits for this drafter for a while, or it is waited for again."""
-        self._metrics.link_state(drafter, "resting" if rests else "ready")
+    def resting(self, drafter: str, link: str, rests: bool) -> None:
+        """Nobody waits for this replica for a while, or it is waited for again."""
+        self._metrics.link_state(drafter, link, "resting" if rests else "ready")
+
+    def link_gone(self, drafter: str, link: str) -> None:
+        """There is no such replica any more."""
+        self._metrics.link_gone(drafter, link)
 
     def round(self, work: Work) -> None:
         """A session's round is settled."""

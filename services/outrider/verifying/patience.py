@@ -46,6 +46,11 @@ class Patience:
         """Whether the drafter rests."""
         return self._rests_until is not None and now < self._rests_until
 
+    @property
+    def doubted(self) -> bool:
+        """Whether the drafter has rested, and no proposal came in time since."""
+        return self._rests_until is not None
+
     def observe(self, latency_s: float) -> None:
         """A proposal came after `latency_s`, in time or not: late ones make patience grow."""
         if self._usual_s is None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from outrider import catalogue
 from outrider.config.schema import DrafterConfig, OutriderConfig, VerifierConfig
 from outrider.core.errors import InternalError, OutriderError, StaleEpochError, UnavailableError
-from outrider.discovery import Instance, Registry, Role, StaticRegistry
+from outrider.discovery import Instance, Role, open_registry
 from outrider.engine.api import EngineApi
 from outrider.sessions.store import SessionStore
 from outrider.sessions.writer import CommitWriter
@@ -19,23 +18,22 @@ from outrider.structured import GrammarCompiler, GrammarVocabulary
 from outrider.telemetry.metrics import VerifierMetrics
 from outrider.telemetry.tracing import Tracing
 from outrider.verifying.admission import Admission
+from outrider.verifying.drafter_pool import DrafterPool
 from outrider.verifying.drafts import DraftDesk
 from outrider.verifying.engine_thread import EngineThread
 from outrider.verifying.features import FeatureFeed
 from outrider.verifying.fusion.council import Council
 from outrider.verifying.hub import Hub
-from outrider.verifying.link_state import LinkState
-from outrider.verifying.links import DrafterLink, LinkStatus
+from outrider.verifying.link_table import LinkTable
+from outrider.verifying.links import DrafterLink, LinkReport, link_of
 from outrider.verifying.loop import RoundLoop
-from outrider.verifying.mailbox import End, Shutdown
+from outrider.verifying.mailbox import End, LinkGone, Shutdown
 from outrider.verifying.meter import Meter
 from outrider.verifying.patience import Patience
 from outrider.verifying.places import Places
 from outrider.verifying.service import VerifierServicer
 from outrider.verifying.streams import StreamTable
 from outrider.wire.messages import VerifierInfo
-
-_log = logging.getLogger(__name__)
 
 
 class Replica:
@@ -63,7 +61,12 @@ class Replica:
             timeout_s=own.queue_timeout_s,
         )
         self.streams = StreamTable(self.places.give_back)
-        self.links: dict[str, DrafterLink] = {}
+        self.links = LinkTable(
+            open_registry(config, Role.DRAFTER),
+            config.drafters,
+            self._link_to,
+            lambda link: self.rounds.post(LinkGone(link)),
+        )
         self.writer = CommitWriter(
             store,
             max_pending=config.store.max_pending,
@@ -90,37 +93,31 @@ class Replica:
             tracing=tracing,
             degraded=self._degraded,
         )
-        self._registry: Registry = StaticRegistry(
-            Instance(Role.DRAFTER, f"{drafter.host}:{drafter.port}", name)
-            for name, drafter in config.drafters.items()
-        )
         self._target = engine.info
         self._features = engine.features
         self._metrics = metrics
 
     @asynccontextmanager
     async def linked(self) -> AsyncIterator[None]:
-        """Hold a link to each drafter."""
-        for instance in await self._registry.list(Role.DRAFTER):
-            self.links[instance.name] = DrafterLink(
-                instance.name,
-                instance.address,
-                self._target,
-                offered_features=self._features,
-                post=self.rounds.post,
-                dropped=self._metrics.dropped,
-                state=self._metrics.link_state,
-            )
-        tasks = [asyncio.create_task(link.run()) for link in self.links.values()]
-        for task in tasks:
-            task.add_done_callback(_tell_defect)
-        try:
+        """Hold a link to each replica of each drafter."""
+        async with self.links.running():
             yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await self._registry.close()
+
+    def _link_to(self, instance: Instance, stands: Callable[[LinkReport], None]) -> DrafterLink:
+        def state(report: LinkReport) -> None:
+            link = link_of(report.name, report.address)
+            self._metrics.link_state(report.name, link, report.status.value)
+            stands(report)
+
+        return DrafterLink(
+            instance.name,
+            instance.address,
+            self._target,
+            offered_features=self._features,
+            post=self.rounds.post,
+            dropped=self._metrics.dropped,
+            state=state,
+        )
 
     @asynccontextmanager
     async def running(self, thread: EngineThread) -> AsyncIterator[asyncio.Future[None]]:
@@ -150,12 +147,7 @@ class Replica:
 
     def _degraded(self) -> tuple[str, ...]:
         """What does not work as it should although sessions run, in words for an operator."""
-        reports = [link.report for link in self.links.values()]
-        away = [report for report in reports if report.status in (LinkStatus.DOWN, LinkStatus.REFUSED)]
-        return (
-            *self.writer.troubles,
-            *(f"drafter {report.name} is {report.status.value}: {report.detail}" for report in away),
-        )
+        return (*self.writer.troubles, *self.links.troubles)
 
     def _fenced(self, session_id: str, error: StaleEpochError) -> None:
         self.streams.fenced(session_id, error)
@@ -169,28 +161,23 @@ class Replica:
         self.streams.fail_all(error)
 
 
-def _tell_defect(task: asyncio.Task[None]) -> None:
-    """A link that ends by itself costs speed only, but nobody else would notice."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("a drafter link ended by a defect", exc_info=error)
-
-
 def _desk(
     own: VerifierConfig, drafters: Mapping[str, DrafterConfig], engine: EngineApi, meter: Meter
 ) -> DraftDesk:
-    links = [
-        LinkState(
-            name,
-            Patience(limit_s=own.patience_ms / 1000, max_misses=own.max_misses, rest_s=own.rest_ms / 1000),
-            tree_nodes=0 if drafter.tree == "chain" else drafter.tree_nodes,
-        )
-        for name, drafter in drafters.items()
-    ]
+    feed = FeatureFeed(engine, meter.features_sent)
+    pool = DrafterPool(
+        {name: 0 if drafter.tree == "chain" else drafter.tree_nodes for name, drafter in drafters.items()},
+        patience=lambda: Patience(
+            limit_s=own.patience_ms / 1000, max_misses=own.max_misses, rest_s=own.rest_ms / 1000
+        ),
+        feed=feed,
+        gone=meter.link_gone,
+    )
     return DraftDesk(
-        links,
+        pool,
         vocab_size=engine.info.vocab_size,
         max_nodes=own.max_draft_tokens,
-        feed=FeatureFeed(engine, meter.features_sent),
+        feed=feed,
         council=Council(nodes=own.tree_nodes, least=own.min_acceptance),
         dropped=meter.dropped,
         resting=meter.resting,

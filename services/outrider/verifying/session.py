@@ -27,9 +27,10 @@ class DraftPhase(enum.Enum):
 class LinkDrafting:
     """A session's side of one drafter."""
 
-    name: str  # of the link
+    name: str  # of the drafter
     depth: int  # usual depth of its drafts
     phase: DraftPhase = DraftPhase.ABSENT
+    link: str = ""  # to the replica that holds it, or held it last; empty: to none
     known: int = 0  # tokens of the session that it was told of
     credited: int = 0  # of the tokens past these, from the start: those that stood in its proposal
     wanted: int = 0  # depth of the drafts asked for at the present length; 0: none are awaited
@@ -37,7 +38,8 @@ class LinkDrafting:
     asked_at: float = 0.0
     wait_until: float | None = None  # end of patience; None: nothing is awaited
     proposal: Proposal | None = None
-    reopen_at: float = 0.0  # not before this time, after the drafter said that it is full
+    refused: dict[str, float] = field(default_factory=dict)  # by link: not there again before this time
+    settled_at: float = 0.0  # before this time it does not leave a replica only because that one rests
     failures: int = 0  # times that it lost the session since its last proposal
     missed_len: int = -1  # length whose proposal was missed last, and when it had been asked for
     missed_asked_at: float = 0.0

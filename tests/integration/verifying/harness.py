@@ -23,6 +23,7 @@ from outrider.sessions.store import SessionStore
 from outrider.telemetry import tracing
 from outrider.telemetry.metrics import VerifierMetrics
 from outrider.verifying.engine_thread import EngineThread
+from outrider.verifying.links import LinkReport
 from outrider.verifying.replica import Replica
 from outrider.verifying.server import _listening
 from outrider.wire import convert
@@ -139,19 +140,35 @@ class Verifier:
         async for event in _events(call):
             yield event
 
-    async def resume(self, session_id: str, from_token: int) -> AsyncIterator[SessionEvent]:
+    async def resume(
+        self, session_id: str, from_token: int, *, known: Sequence[int] = (), tenant: str = ""
+    ) -> AsyncIterator[SessionEvent]:
         """Events of a session from a token on."""
-        async for event in _events(
-            self.client.Resume(convert.resume_to_proto(ResumeSession(session_id, from_token)))
-        ):
+        wanted = ResumeSession(session_id, from_token, tenant, tuple(known))
+        async for event in _events(self.client.Resume(convert.resume_to_proto(wanted))):
             yield event
 
+    async def resumed(
+        self, session_id: str, from_token: int, *, known: Sequence[int] = (), tenant: str = ""
+    ) -> Reply:
+        """A session from a token on to its end."""
+        reply = Reply()
+        async with asyncio.timeout(TIMEOUT_S):
+            async for event in self.resume(session_id, from_token, known=known, tenant=tenant):
+                reply.take(event)
+        return reply
+
     async def cancel(
-        self, session_id: str, keep: int | None = None, reason: FinishReason = FinishReason.CANCELLED
+        self,
+        session_id: str,
+        keep: int | None = None,
+        reason: FinishReason = FinishReason.CANCELLED,
+        *,
+        park: bool = False,
     ) -> bool:
         """Whether such a session ran."""
-        answer = await self.client.Cancel(convert.cancel_to_proto(CancelSession(session_id, keep, reason)))
-        return bool(answer.found)
+        wanted = CancelSession(session_id, keep, reason, park)
+        return bool((await self.client.Cancel(convert.cancel_to_proto(wanted))).found)
 
     @property
     def used(self) -> int:
@@ -168,8 +185,13 @@ class Verifier:
         )
 
     async def linked(self, name: str, status: str = "ready") -> None:
-        """Wait until a link has a status."""
-        await until(lambda: self.replica.links[name].report.status.value == status)
+        """Wait until a link to a drafter has a status."""
+        await until(lambda: status in [one.status.value for one in self.replica.links.reports(name)])
+
+    def report(self, name: str) -> LinkReport:
+        """Where the only link to a drafter stands."""
+        (report,) = self.replica.links.reports(name)
+        return report
 
 
 async def _events(call: Any) -> AsyncIterator[SessionEvent]:

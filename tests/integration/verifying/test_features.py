@@ -260,7 +260,7 @@ async def test_needs_that_cannot_be_met_refuse_the_link(
         running(tiny, drafters={"s": config}, wait=False) as verifier,
     ):
         await verifier.linked("s", "refused")
-        assert "needs features" in verifier.replica.links["s"].report.detail
+        assert "needs features" in verifier.report("s").detail
         assert len((await verifier.generate(request(prompts[0]))).tokens) == 24
         assert drafter.commands == []
 

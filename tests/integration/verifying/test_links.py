@@ -115,7 +115,7 @@ async def test_a_drafter_that_does_not_fit_is_refused_and_said_so(
     with caplog.at_level(logging.ERROR, "outrider.verifying"):
         async with scripted(drafter) as config, running(tiny, drafters={"s": config}, wait=False) as verifier:
             await verifier.linked("s", "refused")
-            report = verifier.replica.links["s"].report
+            report = verifier.report("s")
             assert report.status is LinkStatus.REFUSED and says in report.detail
             assert verifier.metric("outrider_drafter_link_state", drafter="s", state="refused") == 1
             assert len((await verifier.generate(request(prompts[0]))).tokens) == 24
@@ -198,9 +198,9 @@ async def test_a_drafter_that_does_not_read_loses_the_link_not_the_verifier_its_
     ):
         drafter.reading.clear()
         async with asyncio.timeout(60):  # gRPC itself takes 64 KiB before it stops to accept
-            while verifier.replica.links["s"].report.status is LinkStatus.READY:
+            while verifier.report("s").status is LinkStatus.READY:
                 await verifier.generate(request([5] * 400, max_tokens=100))
-        assert "does not read" in verifier.replica.links["s"].report.detail
+        assert "does not read" in verifier.report("s").detail
         drafter.reading.set()
         await verifier.linked("s")
         async with asyncio.timeout(30):

@@ -47,9 +47,20 @@ def test_rounds_count_as_vllm_counts_them(registry: CollectorRegistry) -> None:
 def test_one_link_state_at_a_time(registry: CollectorRegistry) -> None:
     metrics = VerifierMetrics(registry, "m")
     for state in names.LINK_STATES:
-        metrics.link_state("d", state)
-        ones = [s for s in names.LINK_STATES if value(registry, names.LINK_STATE, drafter="d", state=s)]
-        assert ones == [state]
+        metrics.link_state("d", "d@h:1", state)
+        metrics.link_state("d", "d@h:2", "ready")
+        for link, expected in (("d@h:1", state), ("d@h:2", "ready")):
+            labels = {"drafter": "d", "link": link}
+            ones = [s for s in names.LINK_STATES if value(registry, names.LINK_STATE, **labels, state=s)]
+            assert ones == [expected]
+
+
+def test_a_link_that_is_gone_is_not_on_the_page(registry: CollectorRegistry) -> None:
+    metrics = VerifierMetrics(registry, "m")
+    metrics.link_state("d", "d@h:1", "down")
+    metrics.link_gone("d", "d@h:1")
+    metrics.link_gone("d", "d@h:2")
+    assert b"d@h:1" not in exposition(registry)[0]
 
 
 def test_verifier_counts(registry: CollectorRegistry) -> None:

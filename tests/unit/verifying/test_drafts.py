@@ -11,11 +11,12 @@ from outrider.core.params import Acceptance, SamplingParams, SpeculationParams, 
 from outrider.core.rounds import Proposal, StaleReason
 from outrider.core.sessions import SessionRecord
 from outrider.core.trees import TokenTree
+from outrider.verifying.drafter_pool import DrafterPool
 from outrider.verifying.drafts import DraftDesk
 from outrider.verifying.features import FeatureFeed
 from outrider.verifying.fusion.council import Council
 from outrider.verifying.link_state import LinkState
-from outrider.verifying.mailbox import Admit, LinkUp, Outcome
+from outrider.verifying.mailbox import Admit, LinkDown, LinkDraining, LinkNews, LinkUp, Outcome
 from outrider.verifying.patience import Patience
 from outrider.verifying.rounds import Settled
 from outrider.verifying.session import Drafting, DraftPhase, LinkDrafting, Session
@@ -31,23 +32,35 @@ class Desk:
 
     def __init__(self, *, max_tokens: int = 100, up: bool = True) -> None:
         self.dropped: list[str] = []
+        self.sessions: list[Session] = []
         self.rests: list[bool] = []
-        self.link = LinkState("d", Patience(limit_s=1.0, max_misses=2, rest_s=10.0))
+        feed = FeatureFeed(FakeRows().api, lambda *_: None)
+        self.pool = DrafterPool(
+            {"d": 0, "other": 0},
+            patience=lambda: Patience(limit_s=1.0, max_misses=2, rest_s=10.0),
+            feed=feed,
+            gone=lambda *_: None,
+        )
         self.desk = DraftDesk(
-            [self.link, LinkState("other", Patience(limit_s=1.0, max_misses=2, rest_s=10.0))],
+            self.pool,
             vocab_size=100,
             max_nodes=8,
-            feed=FeatureFeed(FakeRows().api, lambda *_: None),
+            feed=feed,
             council=Council(nodes=8, least=0.0),
             dropped=lambda _, reason: self.dropped.append(reason),
-            resting=lambda _, rests: self.rests.append(rests),
+            resting=lambda _drafter, _link, rests: self.rests.append(rests),
         )
         if up:
-            self.desk.link_up(LinkUp("d", 1, INFO))
+            self.hear(LinkUp("d", 1, INFO, "d"))
         record = SessionRecord("s", (1, 2, 3), SamplingParams(), StopParams(max_tokens), epoch=4)
         drafting = self.desk.begin(Admit(record, (("d", 4),), 8))
         self.session = Session.admitted(record, 1, drafting)
+        self.sessions.append(self.session)
         self.outcome = Outcome()
+
+    @property
+    def link(self) -> LinkState:
+        return self.pool["d"]
 
     @property
     def own(self) -> LinkDrafting:
@@ -58,6 +71,9 @@ class Desk:
         commands = [c for batch in self.outcome.commands.values() for c in batch]
         self.outcome = Outcome()
         return list(commands)
+
+    def hear(self, news: LinkNews) -> None:
+        self.desk.hear(news, self.sessions)
 
     def round(self, now: float = 0.0) -> None:
         self.session.tokens.append(7)
@@ -129,6 +145,7 @@ def test_a_second_proposal_is_a_duplicate(desk: Desk) -> None:
 
 def test_a_drafter_cannot_speak_for_anothers_session(desk: Desk) -> None:
     proposal = Proposal("s", 4, 4, TokenTree.chain([5]))
+    desk.hear(LinkUp("other", 1, INFO, "other"))
     desk.desk.take("other", proposal, desk.session, 0.0)
     desk.desk.take("d", proposal, None, 0.0)
     assert desk.dropped == ["unknown_session"] * 2 and desk.own.proposal is None
@@ -212,19 +229,19 @@ def test_stale_with_another_epoch_is_ignored(desk: Desk) -> None:
 
 
 def test_a_lost_link_ends_the_wait_and_a_new_one_opens_again(desk: Desk) -> None:
-    desk.desk.link_down("d", 1, [desk.session])
+    desk.hear(LinkDown("d", 1))
     assert desk.session.drafting.wait_until is None
     desk.round()
     assert desk.sent == []
-    desk.desk.link_up(LinkUp("d", 2, INFO))
+    desk.hear(LinkUp("d", 2, INFO, "d"))
     desk.round()
     assert list(desk.outcome.commands) == [("d", 2)]
     assert [type(c) for c in desk.sent] == [OpenDraft]
 
 
 def test_the_end_of_an_older_connection_is_no_news(desk: Desk) -> None:
-    desk.desk.link_up(LinkUp("d", 2, INFO))
-    desk.desk.link_down("d", 1, [desk.session])
+    desk.hear(LinkUp("d", 2, INFO, "d"))
+    desk.hear(LinkDown("d", 1))
     assert desk.link.up
 
 
@@ -246,7 +263,7 @@ def test_misses_rest_the_drafter_which_then_only_keeps_up(desk: Desk) -> None:
 
 
 def test_a_draining_drafter_gets_no_new_sessions(desk: Desk) -> None:
-    desk.desk.drain("d", 1)
+    desk.hear(LinkDraining("d", 1))
     desk.round()
     assert [type(c) for c in desk.sent] == [AdvanceDraft]
     desk.own.phase = DraftPhase.ABSENT
@@ -268,7 +285,7 @@ def test_a_head_larger_than_the_targets_draws_nothing(rows: int, told: Acceptanc
     """A proposal with an id past the target's head is dropped: tokens must not be drawn then, but chosen."""
     desk = Desk()
     info = replace(INFO, model=ModelInfo("draft", vocab_size=rows))
-    desk.desk.link_up(LinkUp("d", 2, info))
+    desk.hear(LinkUp("d", 2, info, "d"))
     speculation = SpeculationParams(acceptance=Acceptance.BLOCK)
     desk.session.record = replace(desk.session.record, speculation=speculation)
     desk.desk.admit(desk.session, 0.0, desk.outcome)

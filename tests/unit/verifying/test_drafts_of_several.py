@@ -12,12 +12,12 @@ from outrider.core.params import Acceptance, SamplingParams, SpeculationParams, 
 from outrider.core.rounds import Proposal
 from outrider.core.sessions import SessionRecord
 from outrider.core.trees import TokenTree
+from outrider.verifying.drafter_pool import DrafterPool
 from outrider.verifying.drafts import DraftDesk
 from outrider.verifying.features import FeatureFeed
 from outrider.verifying.fusion.council import Council
 from outrider.verifying.fusion.worth import Worth
-from outrider.verifying.link_state import LinkState
-from outrider.verifying.mailbox import Admit, LinkUp, Outcome
+from outrider.verifying.mailbox import Admit, LinkDown, LinkDraining, LinkUp, Outcome
 from outrider.verifying.patience import Patience
 from outrider.verifying.rounds import Settled
 from outrider.verifying.session import DraftPhase, Session
@@ -57,20 +57,24 @@ class Desk:
 
     def __init__(self, *, max_tokens: int = 100, rule: Acceptance = Acceptance.COUPLED) -> None:
         self.council = Listening()
-        self.links = {
-            name: LinkState(name, Patience(limit_s=1.0, max_misses=2, rest_s=10.0)) for name in "ab"
-        }
+        feed = FeatureFeed(FakeRows().api, lambda *_: None)
+        self.links = DrafterPool(
+            {"a": 0, "b": 0},
+            patience=lambda: Patience(limit_s=1.0, max_misses=2, rest_s=10.0),
+            feed=feed,
+            gone=lambda *_: None,
+        )
         self.desk = DraftDesk(
-            self.links.values(),
+            self.links,
             vocab_size=100,
             max_nodes=8,
-            feed=FeatureFeed(FakeRows().api, lambda *_: None),
+            feed=feed,
             council=self.council,
             dropped=lambda *_: None,
             resting=lambda *_: None,
         )
-        for name in self.links:
-            self.desk.link_up(LinkUp(name, 1, INFO))
+        for name in "ab":
+            self.desk.hear(LinkUp(name, 1, INFO, name), [])
         self.record = SessionRecord(
             "s",
             (1, 2, 3),
@@ -136,10 +140,10 @@ def test_a_merged_tree_keeps_to_the_sessions_share_of_the_step() -> None:
 def test_asked_are_all_only_if_each_that_can_be_asked_was() -> None:
     desk = Desk()
     session = desk.begin()
-    desk.desk.link_down("b", 1, [session])
+    desk.desk.hear(LinkDown("b", 1), [session])
     desk.round(session, 7)  # asks a
-    desk.desk.link_down("a", 1, [session])
-    desk.desk.link_up(LinkUp("b", 2, INFO))
+    desk.desk.hear(LinkDown("a", 1), [session])
+    desk.desk.hear(LinkUp("b", 2, INFO, "b"), [])
     desk.round(session, 7)
     assert desk.council.everybody == [False, False]
     desk.outcome = Outcome()
@@ -166,7 +170,7 @@ def test_one_that_was_not_asked_hears_of_the_rest_at_the_end() -> None:
 
 def test_heads_hear_nothing_more_at_the_end() -> None:
     desk = Desk()
-    desk.desk.link_up(LinkUp("a", 1, replace(INFO, features=("last_hidden",))))
+    desk.desk.hear(LinkUp("a", 1, replace(INFO, features=("last_hidden",)), "a"), [])
     session = desk.begin()
     session.tokens.append(7)
     desk.outcome = Outcome()
@@ -179,11 +183,11 @@ def test_a_lost_link_says_nothing_of_what_its_drafter_is_worth() -> None:
     desk = Desk()
     session = desk.begin()
     desk.round(session, 7)
-    desk.desk.link_down("b", 1, [session])
+    desk.desk.hear(LinkDown("b", 1), [session])
     desk.round(session, 7)
     assert desk.council.asked == [set(), {"a"}]
     desk.propose(session, "a", 5)
-    desk.desk.link_down("a", 1, [session])
+    desk.desk.hear(LinkDown("a", 1), [session])
     desk.round(session, 7)
     assert desk.council.asked[-1] == {"a"}  # it had answered before
 
@@ -213,9 +217,9 @@ def test_one_that_was_lost_is_opened_first_and_asked_a_round_later() -> None:
     desk = Desk()
     session = desk.begin()
     desk.round(session, 7)
-    desk.desk.link_down("a", 1, [session])
+    desk.desk.hear(LinkDown("a", 1), [session])
     assert [own.name for own in session.drafting.waiting] == ["b"]
-    desk.desk.link_up(LinkUp("a", 1, INFO))
+    desk.desk.hear(LinkUp("a", 1, INFO, "a"), [])
     desk.outcome = Outcome()
     desk.round(session, 7)
     (opened,) = desk.sent("a")
@@ -229,7 +233,7 @@ def test_one_that_was_lost_is_opened_first_and_asked_a_round_later() -> None:
 def test_the_one_drafter_of_the_other_rules_is_not_one_about_to_stop() -> None:
     desk = Desk(rule=Acceptance.BLOCK)
     assert list(desk.begin().drafting.links) == ["a"]
-    desk.desk.drain("a", 1)
+    desk.desk.hear(LinkDraining("a", 1), [])
     session = desk.begin()
     assert list(session.drafting.links) == ["b"]
     assert session.drafting.links["b"].phase is DraftPhase.OPEN

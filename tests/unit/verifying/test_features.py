@@ -24,7 +24,7 @@ class Bench:
         self.rows = FakeRows()
         self.sent: list[tuple[str, int]] = []
         self.feed = FeatureFeed(self.rows.api, lambda name, size: self.sent.append((name, size)))
-        self.feed.link_up("d", info)
+        self.feed.link_up("d", "d", info)
         self.feed.start("d", "s")
 
     def take(self, kv_len: int, nodes: int = 0) -> Shipment:
@@ -61,7 +61,7 @@ def test_an_opening_starts_over_and_so_does_a_link() -> None:
     assert ranges(bench.take(6)) == [(0, 6)]
     bench.feed.forget("d", "s")
     bench.feed.forget("d", "s")
-    bench.feed.link_up("d", INFO)
+    bench.feed.link_up("d", "d", INFO)
     bench.feed.start("d", "s")
     assert ranges(bench.take(6)) == [(0, 6)]
 
@@ -76,9 +76,9 @@ def test_who_asks_for_nothing_costs_nothing() -> None:
 
 def test_what_is_kept_is_what_all_need_together() -> None:
     bench = Bench()
-    bench.feed.link_up("e", replace(INFO, features=("hidden_2", "hidden_2", "hidden_1")))
-    bench.feed.link_up("d", replace(INFO, features=()))
-    bench.feed.link_up("e", replace(INFO, features=()))
+    bench.feed.link_up("e", "e", replace(INFO, features=("hidden_2", "hidden_2", "hidden_1")))
+    bench.feed.link_up("d", "d", replace(INFO, features=()))
+    bench.feed.link_up("e", "e", replace(INFO, features=()))
     assert bench.rows.kept == [
         {"hidden_1", "last_hidden"},
         {"hidden_1", "hidden_2", "last_hidden"},
@@ -94,7 +94,7 @@ def test_a_drafter_whose_features_cannot_be_kept_gets_none_and_harms_nobody(
     bench = Bench()
     names = ("hidden_2",) if why == "memory" else tuple(f"hidden_{n}" for n in range(17))
     bench.rows.full = why == "memory"
-    bench.feed.link_up("e", replace(INFO, features=names))
+    bench.feed.link_up("e", "e", replace(INFO, features=names))
     assert "drafter e gets no features" in caplog.text
     bench.feed.start("e", "s")
     assert bench.feed.take("e", "s", FakeSequence(5)) == NOTHING
