@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from outrider.core.sessions import Commit, FinishReason, SessionRecord
 
+MAX_TOKENS = 2**24
+"""Of all that waits, prompts included: 64 MiB in the store's form, some times that in this process."""
+
 
 @dataclass(frozen=True, slots=True)
 class Create:
     """Store a new session."""
+
+    record: SessionRecord
+
+    @property
+    def session_id(self) -> str:
+        """Of the record."""
+        return self.record.session_id
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Store a session that the store has lost, or has less of, or has with an older epoch."""
 
     record: SessionRecord
 
@@ -32,7 +47,7 @@ class Truncate:
     reason: FinishReason
 
 
-Write = Create | Commit | Truncate
+Write = Create | Restore | Commit | Truncate
 
 
 @dataclass(slots=True, eq=False)
@@ -44,18 +59,20 @@ class Queue:
 
 
 class PendingWrites:
-    """At most `limit` writes.
+    """At most `limit` writes, of at most `max_tokens` tokens.
 
     When there are more, the oldest session's are given up as a whole: half of them would leave a
     gap that the store refuses. Such a session is lost: its further writes are ignored until it
     ends or is taken up again.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, max_tokens: int = MAX_TOKENS) -> None:
         self._limit = limit
+        self._max_tokens = max_tokens
         self._queues: OrderedDict[str, Queue] = OrderedDict()
         self._lost: OrderedDict[str, bool] = OrderedDict()  # True: can be taken up again
         self._size = 0
+        self._tokens = 0
 
     def __len__(self) -> int:
         return self._size
@@ -80,8 +97,9 @@ class PendingWrites:
         queue = self._queues.setdefault(session_id, Queue(session_id))
         queue.writes.append(write)
         self._size += 1
+        self._tokens += _tokens(write)
         given_up = 0
-        while self._size > self._limit:
+        while self._size > self._limit or (self._tokens > self._max_tokens and self._size > 1):
             given_up += self.lose(next(iter(self._queues)))
         return given_up
 
@@ -104,6 +122,7 @@ class PendingWrites:
         if queue is None:
             return 0
         self._size -= len(queue.writes)
+        self._tokens -= sum(map(_tokens, queue.writes))
         return len(queue.writes)
 
     def holds(self, queue: Queue) -> bool:
@@ -114,51 +133,57 @@ class PendingWrites:
         """Whether something of a session is still to be written, or was given up."""
         return session_id in self._queues or session_id in self._lost
 
-    def heads(self, kind: type[Create] | type[Truncate]) -> list[Queue]:
-        """Queues whose first write is of this kind."""
-        return [queue for queue in self._queues.values() if isinstance(queue.writes[0], kind)]
-
-    def commits(self, sessions: int) -> list[tuple[Queue, Commit, int]]:
-        """For the first `sessions` sessions whose turn is a commit: all that can go as one.
+    def batch(self, sessions: int) -> list[tuple[Queue, Write, int]]:
+        """What the first `sessions` sessions have to write next: all that can go as one.
 
         With each: of which queue, and how many writes `done` must take off once it is stored.
         """
-        ready = (queue for queue in self._queues.values() if isinstance(queue.writes[0], Commit))
-        return [(queue, *_merged(queue.writes)) for queue in islice(ready, sessions)]
+        return [(queue, *_merged(queue.writes)) for queue in islice(self._queues.values(), sessions)]
+
+    def postpone(self, queue: Queue) -> None:
+        """Let the other sessions go first: this one's part of the store is away."""
+        if self.holds(queue):
+            self._queues.move_to_end(queue.session_id)
 
     def done(self, queue: Queue, count: int) -> None:
         """Take the first `count` writes off, unless they were given up in the meantime."""
         if not self.holds(queue):
             return
         for _ in range(count):
-            queue.writes.popleft()
+            self._tokens -= _tokens(queue.writes.popleft())
         self._size -= count
         if not queue.writes:
             del self._queues[queue.session_id]
 
 
 def _ends(write: Write) -> bool:
-    return isinstance(write, Truncate) or (isinstance(write, Commit) and write.finish_reason is not None)
+    if isinstance(write, Create | Restore):
+        return write.record.finish_reason is not None
+    return isinstance(write, Truncate) or write.finish_reason is not None
 
 
-def _merged(writes: Iterable[Write]) -> tuple[Commit, int]:
-    """The first commit with those that follow on from it, and how many that are."""
-    commits = _leading_commits(writes)
-    merged, count = next(commits), 1
-    tokens = list(merged.token_ids)
-    for commit in commits:
-        if commit.epoch != merged.epoch or commit.base_len != merged.base_len + len(tokens):
+def _tokens(write: Write) -> int:
+    if isinstance(write, Create | Restore):
+        return len(write.record.prompt) + len(write.record.tokens)
+    return len(write.token_ids) if isinstance(write, Commit) else 0
+
+
+def _merged(writes: Iterable[Write]) -> tuple[Write, int]:
+    """The first write with the commits that follow on from it, and how many writes that are."""
+    first, *rest = writes
+    if isinstance(first, Truncate):
+        return first, 1
+    begin = first if isinstance(first, Commit) else first.record
+    tokens = list(begin.token_ids if isinstance(begin, Commit) else begin.tokens)
+    base = begin.base_len if isinstance(begin, Commit) else 0
+    reason, count = begin.finish_reason, 1
+    for commit in rest:
+        if not isinstance(commit, Commit) or reason is not None or commit.epoch != begin.epoch:
             break
-        if merged.finish_reason is not None:
+        if commit.base_len != base + len(tokens):
             break
         tokens.extend(commit.token_ids)
-        merged = replace(merged, finish_reason=commit.finish_reason)
-        count += 1
-    return replace(merged, token_ids=tuple(tokens)), count
-
-
-def _leading_commits(writes: Iterable[Write]) -> Iterator[Commit]:
-    for write in writes:
-        if not isinstance(write, Commit):
-            return
-        yield write
+        reason, count = commit.finish_reason, count + 1
+    if isinstance(first, Commit):
+        return replace(first, token_ids=tuple(tokens), finish_reason=reason), count
+    return replace(first, record=replace(first.record, tokens=tuple(tokens), finish_reason=reason)), count

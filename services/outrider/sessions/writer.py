@@ -12,19 +12,12 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Protocol
 
-from outrider.core.errors import (
-    OutriderError,
-    ProtocolError,
-    SessionExistsError,
-    SessionNotFoundError,
-    StaleEpochError,
-    describe,
-)
+from outrider.core.errors import OutriderError, StaleEpochError, StoreUnavailableError, describe
 from outrider.core.sessions import Commit, FinishReason, SessionRecord
-from outrider.sessions.pending import Create, PendingWrites, Queue, Truncate, Write
+from outrider.sessions.pending import Create, PendingWrites, Queue, Restore, Truncate, Write
+from outrider.sessions.performing import perform
 from outrider.sessions.store import SessionStore
 
 BATCH_SESSIONS = 512
@@ -89,6 +82,7 @@ class CommitWriter:
         self._snapshot = snapshot
         self._observer = observer
         self._failing = False
+        self._failure = ""
         self._pause_s = FIRST_PAUSE_S
         self._mended: set[str] = set()  # being written anew
         self._wake, self._idle, self._hurry = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -113,9 +107,11 @@ class CommitWriter:
         if self._task is not None and self._task.done():
             troubles.append("session store: a defect ended the writing of commits")
         elif self._failing:
-            troubles.append(f"session store away: {len(self._pending)} commits waiting")
+            troubles.append(f"{self._failure}; {len(self._pending)} writes wait for it")
         if self._pending.any_lost:
-            troubles.append("session store behind: commits of some sessions were given up")
+            troubles.append(
+                "session store behind: writes of some sessions were given up, they cannot be taken over"
+            )
         return tuple(troubles)
 
     @property
@@ -126,6 +122,10 @@ class CommitWriter:
     def create(self, record: SessionRecord) -> None:
         """Store a session that was admitted while the store was away, as soon as it is back."""
         self._add(Create(record))
+
+    def restore(self, record: SessionRecord) -> None:
+        """As SessionStore.restore, as soon as the store is back."""
+        self._add(Restore(record))
 
     def put(self, commits: Sequence[Commit]) -> None:
         """Take the commits of one step."""
@@ -212,65 +212,29 @@ class CommitWriter:
                 self._report()
 
     async def _write_batch(self) -> None:
+        """Write what can be written now, in one go. Raises the error of a store that is away."""
         if not self._pending:
             await self._store.ping()  # nothing waits, or all of it was given up: is the store there?
-        for queue in self._pending.heads(Create):
-            if self._pending.holds(queue):
-                await self._create(queue)
-        await self._append()
-        for queue in self._pending.heads(Truncate):
-            if self._pending.holds(queue):
-                await self._truncate(queue)
-
-    async def _append(self) -> None:
-        batch = self._pending.commits(BATCH_SESSIONS)
-        if not batch:
             return
+        batch = self._pending.batch(BATCH_SESSIONS)
         began = time.monotonic()
-        results = await self._store.append([commit for _, commit, _ in batch])
-        for (queue, commit, count), result in zip(batch, results, strict=True):
+        results = await perform(self._store, [write for _, write, _ in batch])
+        away: list[tuple[Queue, StoreUnavailableError]] = []
+        stored = 0
+        for (queue, write, count), result in zip(batch, results, strict=True):
+            if isinstance(result, StoreUnavailableError):
+                away.append((queue, result))
+                continue
+            stored += count
             self._settle(queue, count, result)
             if result is None:
-                self._stored(queue.session_id, commit.base_len + len(commit.token_ids))
-        if self._observer:
-            self._observer.written(sum(count for _, _, count in batch), time.monotonic() - began)
-
-    async def _create(self, queue: Queue) -> None:
-        write = queue.writes[0]
-        assert isinstance(write, Create)
-        result: Exception | None = None
-        try:
-            await self._store.create(write.record)
-        except SessionExistsError:
-            result = await self._adopt(write.record)
-        except ProtocolError as error:
-            result = error
-        self._settle(queue, 1, result)
-        if result is None:
-            self._stored(queue.session_id, len(write.record.tokens))
-
-    async def _adopt(self, record: SessionRecord) -> Exception | None:
-        """A session that exists already may be our own work, whose answer was lost."""
-        try:
-            found = await self._store.load(record.session_id)
-        except SessionNotFoundError as error:
-            return error
-        if replace(found, tokens=(), finish_reason=None) != replace(record, tokens=(), finish_reason=None):
-            return StaleEpochError(f"session {record.session_id} belongs to somebody else")
-        commit = Commit(record.session_id, record.epoch, 0, record.tokens, record.finish_reason)
-        return (await self._store.append([commit]))[0]
-
-    async def _truncate(self, queue: Queue) -> None:
-        write = queue.writes[0]
-        assert isinstance(write, Truncate)
-        result: Exception | None = None
-        try:
-            await self._store.truncate(write.session_id, write.epoch, write.length, write.reason)
-        except SessionNotFoundError:
-            result = None  # it is over, and there is nothing to cut
-        except (StaleEpochError, ProtocolError) as error:
-            result = error
-        self._settle(queue, 1, result)
+                self._stored(write)
+        if stored and self._observer:
+            self._observer.written(stored, time.monotonic() - began)
+        for queue, _ in away if stored else ():
+            self._pending.postpone(queue)
+        if away:
+            raise away[0][1]
 
     def _settle(self, queue: Queue, count: int, result: Exception | None) -> None:
         """What the store said of the first `count` writes of a session."""
@@ -295,12 +259,17 @@ class CommitWriter:
         if self._observer:
             self._observer.dropped(given_up)
 
-    def _stored(self, session_id: str, tokens: int) -> None:
-        if self._on_stored is not None:
-            self._on_stored(session_id, tokens)
+    def _stored(self, write: Write) -> None:
+        if self._on_stored is None:
+            return
+        if isinstance(write, Commit):
+            self._on_stored(write.session_id, write.base_len + len(write.token_ids))
+        elif isinstance(write, Create | Restore):
+            self._on_stored(write.session_id, len(write.record.tokens))
 
     def _failed(self, error: OutriderError) -> None:
         self._failing = True
+        self._failure = str(error)
         if self._observer:
             self._observer.error(describe(error).label)
 
@@ -318,7 +287,7 @@ class CommitWriter:
             self._pending.forget(session_id)
             if record is not None:
                 self._mended.add(session_id)
-                self._pending.add(Create(record))
+                self._pending.add(Restore(record))
 
     async def _pause(self) -> None:
         """Longer each time; jitter, so that verifiers do not come back all at once."""

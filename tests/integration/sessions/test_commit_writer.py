@@ -3,82 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
-from outrider.core.errors import SessionNotFoundError, StaleEpochError
+from outrider.core.errors import SessionNotFoundError
 from outrider.core.sessions import FinishReason, SessionRecord
 from outrider.sessions.redis import RedisStore
-from outrider.sessions.writer import CommitWriter
 from tests.integration.sessions.records import RECORD, commit, record
+from tests.integration.sessions.writers import PATIENCE_S, writing
 from tests.servers import RedisServer
-
-PATIENCE_S = 60.0
-
-
-@dataclass
-class Watcher:
-    """Records what the writer tells."""
-
-    errors: list[str] = field(default_factory=list)
-    fenced: list[str] = field(default_factory=list)
-    lost: int = 0
-    most_pending: int = 0
-    batches: list[int] = field(default_factory=list)
-    states: list[bool] = field(default_factory=list)
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def pending(self, commits: int) -> None:
-        self.most_pending = max(self.most_pending, commits)
-
-    def degraded(self, degraded: bool) -> None:
-        self.states.append(degraded)
-        self.changed.set()
-
-    def error(self, reason: str) -> None:
-        self.errors.append(reason)
-        self.changed.set()
-
-    def dropped(self, commits: int) -> None:
-        self.lost += commits
-
-    def written(self, commits: int, seconds: float) -> None:
-        self.batches.append(commits)
-
-    def on_fenced(self, session_id: str, error: StaleEpochError) -> None:
-        self.fenced.append(session_id)
-        self.changed.set()
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while not condition():
-                self.changed.clear()
-                await self.changed.wait()
-
-
-@asynccontextmanager
-async def writing(
-    server: RedisServer, *, timeout_s: float = 10.0, max_pending: int = 10_000, **options: Any
-) -> AsyncIterator[tuple[CommitWriter, RedisStore, Watcher]]:
-    watcher = Watcher()
-    store = RedisStore(server.url, timeout_s=timeout_s)
-    writer = CommitWriter(
-        store, max_pending=max_pending, on_fenced=watcher.on_fenced, observer=watcher, **options
-    )
-    writer.start()
-    try:
-        yield writer, store, watcher
-    finally:
-        await writer.close(0.0)
-        await store.close()
 
 
 async def test_commits_arrive_in_order_and_in_few_batches(server: RedisServer) -> None:
-    async with writing(server) as (writer, store, watcher):
+    async with writing(server.url) as (writer, store, watcher):
         for index in range(3):
             await store.create(record(f"s-{index}"))
         for step in range(100):
@@ -94,7 +31,7 @@ async def test_commits_arrive_in_order_and_in_few_batches(server: RedisServer) -
 
 
 async def test_one_session_is_settled_while_another_one_waits(server: RedisServer) -> None:
-    async with writing(server, max_pending=4) as (writer, store, watcher):
+    async with writing(server.url, max_pending=4) as (writer, store, watcher):
         assert await writer.settle("s-1", 0.0)  # nothing is to be written
         await store.create(RECORD)
         writer.put([commit(0, 5)])
@@ -112,7 +49,7 @@ async def test_one_session_is_settled_while_another_one_waits(server: RedisServe
 
 
 async def test_create_commit_truncate_in_this_order(server: RedisServer) -> None:
-    async with writing(server) as (writer, store, _):
+    async with writing(server.url) as (writer, store, _):
         writer.create(RECORD)
         writer.put([commit(0, 5, 6), commit(2, 7)])
         writer.truncate("s-1", 1, 2, FinishReason.STOP)
@@ -121,7 +58,7 @@ async def test_create_commit_truncate_in_this_order(server: RedisServer) -> None
 
 
 async def test_frozen_and_back(server: RedisServer) -> None:
-    async with writing(server, timeout_s=0.3) as (writer, store, watcher):
+    async with writing(server.url, timeout_s=0.3) as (writer, store, watcher):
         await store.create(RECORD)
         writer.put([commit(0, 0)])
         assert await writer.flush(PATIENCE_S)
@@ -140,7 +77,7 @@ async def test_frozen_and_back(server: RedisServer) -> None:
 
 
 async def test_created_while_away(server: RedisServer) -> None:
-    async with writing(server) as (writer, store, watcher):
+    async with writing(server.url) as (writer, store, watcher):
         server.stop()
         writer.create(RECORD)
         writer.put([commit(0, 5)])
@@ -156,7 +93,7 @@ async def test_sessions_that_the_store_forgot_are_written_anew(server: RedisServ
     def snapshot(session_id: str) -> SessionRecord | None:
         return current if session_id == "s-1" else None
 
-    async with writing(server, snapshot=snapshot) as (writer, store, _):
+    async with writing(server.url, snapshot=snapshot) as (writer, store, _):
         await store.create(RECORD)
         writer.put([commit(0, 5)])
         assert await writer.flush(PATIENCE_S)
@@ -173,7 +110,7 @@ async def test_sessions_that_the_store_forgot_are_written_anew(server: RedisServ
 
 
 async def test_without_a_snapshot_a_forgotten_session_is_reported(server: RedisServer) -> None:
-    async with writing(server) as (writer, store, watcher):
+    async with writing(server.url) as (writer, store, watcher):
         writer.put([commit(0, 5, session_id="nobody")])
         assert await writer.flush(PATIENCE_S)
         assert watcher.errors == ["session_not_found"]
@@ -186,7 +123,7 @@ async def test_without_a_snapshot_a_forgotten_session_is_reported(server: RedisS
 
 
 async def test_a_full_buffer_gives_up_the_oldest_session_as_a_whole(server: RedisServer) -> None:
-    async with writing(server, max_pending=10) as (writer, store, watcher):
+    async with writing(server.url, max_pending=10) as (writer, store, watcher):
         for name in ("old", "young"):
             await store.create(record(name))
         server.freeze()
@@ -216,7 +153,7 @@ async def test_what_was_given_up_is_written_anew_with_a_snapshot(server: RedisSe
     def snapshot(session_id: str) -> SessionRecord | None:
         return whole if session_id == "old" else None
 
-    async with writing(server, max_pending=10, snapshot=snapshot) as (writer, store, watcher):
+    async with writing(server.url, max_pending=10, snapshot=snapshot) as (writer, store, watcher):
         for name in ("old", "young"):
             await store.create(record(name))
         server.freeze()
@@ -233,7 +170,7 @@ async def test_what_was_given_up_is_written_anew_with_a_snapshot(server: RedisSe
 
 
 async def test_a_fenced_session_is_reported_and_others_go_on(server: RedisServer) -> None:
-    async with writing(server) as (writer, store, watcher):
+    async with writing(server.url) as (writer, store, watcher):
         for name in ("mine", "theirs"):
             await store.create(record(name))
         await store.claim("theirs")
@@ -250,7 +187,7 @@ async def test_a_fenced_session_is_reported_and_others_go_on(server: RedisServer
 
 
 async def test_a_create_whose_answer_was_lost_is_taken_up(server: RedisServer) -> None:
-    async with writing(server) as (writer, store, watcher):
+    async with writing(server.url) as (writer, store, watcher):
         await store.create(RECORD)  # as if the writer's first try had come through
         writer.create(RECORD)
         writer.put([commit(0, 5)])
@@ -260,7 +197,7 @@ async def test_a_create_whose_answer_was_lost_is_taken_up(server: RedisServer) -
 
 
 async def test_a_create_of_an_id_that_others_use_is_fenced(server: RedisServer) -> None:
-    async with writing(server) as (writer, store, watcher):
+    async with writing(server.url) as (writer, store, watcher):
         await store.create(record(prompt=(9,)))
         writer.create(RECORD)
         writer.put([commit(0, 5)])
@@ -276,7 +213,7 @@ async def test_a_conflict_is_given_up_after_one_try_to_mend_it(server: RedisServ
         asked.append(session_id)
         return record(tokens=(8, 8))
 
-    async with writing(server, snapshot=snapshot) as (writer, store, watcher):
+    async with writing(server.url, snapshot=snapshot) as (writer, store, watcher):
         await store.create(record(tokens=(5,)))
         writer.put([commit(0, 9)])
         assert await writer.flush(PATIENCE_S)
@@ -288,7 +225,7 @@ async def test_a_conflict_is_given_up_after_one_try_to_mend_it(server: RedisServ
 
 
 async def test_close_leaves_no_task_and_says_what_is_left(server: RedisServer) -> None:
-    async with writing(server, timeout_s=0.2) as (writer, _, _):
+    async with writing(server.url, timeout_s=0.2) as (writer, _, _):
         writer.create(RECORD)
         assert await writer.close(PATIENCE_S)
         server.freeze()

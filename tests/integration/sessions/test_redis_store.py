@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 from redis.asyncio import Redis
@@ -17,6 +15,7 @@ from outrider.sessions import open_store
 from outrider.sessions.redis import RedisStore
 from outrider.sessions.scripts import keys_of
 from tests.integration.sessions.conftest import TTL_S
+from tests.integration.sessions.counting import calls, turn_counter
 from tests.integration.sessions.records import RECORD, commit, record
 from tests.servers import RedisServer, free_port, redis_server
 
@@ -42,44 +41,6 @@ def test_both_keys_share_a_cluster_slot() -> None:
 
     meta, tokens = keys_of("some-id")
     assert key_slot(meta.encode()) == key_slot(tokens.encode()) == key_slot(b"some-id")
-
-
-@asynccontextmanager
-async def turn_counter(port: int) -> AsyncIterator[tuple[int, list[int]]]:
-    """A relay to `port` that counts turns: requests that begin after a reply, on one connection."""
-    turns: list[int] = [0]
-    pumps: set[asyncio.Task[None]] = set()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        up_reader, up_writer = await asyncio.open_connection("127.0.0.1", port)
-        last = "reply"
-
-        async def pump(name: str, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-            nonlocal last
-            while data := await source.read(65536):
-                turns[0] += name == "request" and last == "reply"
-                last = name
-                target.write(data)
-                await target.drain()
-            target.close()
-
-        for task in (
-            asyncio.create_task(pump("request", reader, up_writer)),
-            asyncio.create_task(pump("reply", up_reader, writer)),
-        ):
-            pumps.add(task)
-
-    relay = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield relay.sockets[0].getsockname()[1], turns
-    finally:
-        relay.close()
-        await asyncio.wait_for(asyncio.gather(*pumps), 30)
-
-
-async def calls(admin: Redis) -> dict[str, int]:
-    stats = await admin.info("commandstats")
-    return {name.removeprefix("cmdstat_"): row["calls"] for name, row in stats.items()}
 
 
 async def test_one_round_trip_for_any_number_of_sessions(shared_server: RedisServer, admin: Redis) -> None:

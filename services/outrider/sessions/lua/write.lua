@@ -39,20 +39,20 @@ local function create(meta_key, tokens_key, epoch, write)
 end
 
 local function restore(meta_key, tokens_key, epoch, write)
-  local meta = redis.call('HMGET', meta_key, 'epoch', 'owner', 'prompt', 'params', 'bytes', 'finish')
+  local meta = redis.call('HMGET', meta_key, 'epoch', 'prompt', 'params', 'bytes', 'finish')
   local tokens, held = write.tokens, ''
   if meta[1] then
-    if meta[3] ~= write.prompt or meta[4] ~= write.params then
+    if meta[2] ~= write.prompt or meta[3] ~= write.params then
       return {'other'}
     end
-    -- Where the tokens were evicted without their meta there is nothing but an epoch and an owner.
-    local whole = redis.call('STRLEN', tokens_key) == tonumber(meta[5])
+    -- Where the tokens were evicted without their meta there is nothing to own but the epoch.
+    local whole = redis.call('STRLEN', tokens_key) == tonumber(meta[4])
     local ahead = tonumber(epoch) - tonumber(meta[1])
-    if ahead < 0 or (ahead == 0 and (whole or meta[2] ~= owner)) then
+    if ahead < 0 or (ahead == 0 and whole) then
       return {'stale', meta[1]}
     end
-    if whole and meta[6] ~= '' then
-      return {'finished', meta[6]}
+    if whole and meta[5] ~= '' then
+      return {'finished', meta[5]}
     end
     held = whole and redis.call('GET', tokens_key) or ''
   end
