@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import grpc
 
+from outrider.core.errors import ConfigError
 from outrider.wire import metadata
 from outrider.wire.services import GENERATION
 
@@ -20,8 +21,9 @@ KEEPALIVE_MS = 30_000
 """While a call runs: a gateway whose machine is gone is noticed long before the deadline."""
 KEEPALIVE_TIMEOUT_MS = 10_000
 
-# gRPC tries again only while nothing of an answer has come, so never after a token; Cancel may be
-# repeated at any time. A gateway that is full (RESOURCE_EXHAUSTED) says itself when to come back.
+# gRPC tries again only while nothing of an answer has come, so never after a token: `course` says what
+# follows then. Cancel may be repeated at any time. A gateway that is full (RESOURCE_EXHAUSTED) says itself
+# when to come back.
 _SERVICE_CONFIG = {
     "methodConfig": [
         {
@@ -40,14 +42,24 @@ _SERVICE_CONFIG = {
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """How to reach a gateway."""
+    """How to reach a gateway, or several that serve the same."""
 
-    address: str  # host:port of its gRPC API
+    address: str | tuple[str, ...]  # host:port of each gRPC API, in the order in which they are tried
     credentials: grpc.ChannelCredentials | None = None  # None: plaintext; see tls_credentials
     api_key: str = field(default="", repr=False)  # sent as "authorization: Bearer ..."
     retry: bool = True  # calls that a gateway refuses as UNAVAILABLE before it answers
+    resume: bool = True  # go on, at the next gateway, with a generation whose stream broke
     proxy: bool = False  # go through the proxy that the environment names (http_proxy, no_proxy)
     server_name: str = ""  # name in the gateway's certificate, where the address is not it
+
+    def __post_init__(self) -> None:
+        if not self.addresses:
+            raise ConfigError("a connection needs at least one address")
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """All of them."""
+        return (self.address,) if isinstance(self.address, str) else tuple(self.address)
 
     def options(self) -> list[tuple[str, int | str]]:
         """Channel options."""

@@ -25,6 +25,7 @@ class Face(Protocol):
 
     async def generate(self, prompt: Any, **options: Any) -> Result: ...
     def stream(self, prompt: Any, **options: Any) -> EventStream: ...
+    def resume(self, generation_id: str, from_token: int = 0) -> EventStream: ...
     async def cancel(self, generation_id: str) -> bool: ...
     async def models(self) -> list[ModelInfo]: ...
     async def close(self) -> None: ...
@@ -41,6 +42,9 @@ class Blocking:
 
     def stream(self, prompt: Any, **options: Any) -> EventStream:
         return BlockingStream(self._client.stream(prompt, **options))
+
+    def resume(self, generation_id: str, from_token: int = 0) -> EventStream:
+        return BlockingStream(self._client.resume(generation_id, from_token))
 
     async def cancel(self, generation_id: str) -> bool:
         return await asyncio.to_thread(self._client.cancel, generation_id)
@@ -82,6 +86,9 @@ class ForAsyncio:
 
     def stream(self, prompt: Any, **options: Any) -> AsyncStream:
         return self._client.stream(prompt, **options)
+
+    def resume(self, generation_id: str, from_token: int = 0) -> AsyncStream:
+        return self._client.resume(generation_id, from_token)
 
     async def cancel(self, generation_id: str) -> bool:
         return await self._client.cancel(generation_id)

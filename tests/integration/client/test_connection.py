@@ -98,9 +98,11 @@ async def test_it_is_not_tried_for_ever(face: type[Blocking]) -> None:
 
 
 @pytest.mark.parametrize("before", [(STARTED,), (STARTED, DELTA)])
-async def test_never_again_after_the_first_event(face: type[Blocking], before: tuple[Step, ...]) -> None:
+async def test_the_same_request_is_never_made_again_after_the_first_event(
+    face: type[Blocking], before: tuple[Step, ...]
+) -> None:
     service = Scripted((*before, AWAY), WHOLE)
-    async with playing(service) as address, connected(face, Connection(address)) as client:
+    async with playing(service) as address, connected(face, Connection(address, resume=False)) as client:
         with pytest.raises(errors.UnavailableError):
             await client.generate("x")
     assert len(service.seen) == 1
