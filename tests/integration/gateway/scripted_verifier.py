@@ -78,6 +78,8 @@ class ScriptedVerifier(VerifierService):
         self.parked: list[str] = []
         self.breaks: list[Break] = []  # of the next streams, one each
         self.started = asyncio.Event()
+        self.silent = False  # it does not say how it is
+        self.retells = False  # resumed streams begin with the first token
         self.refuse: OutriderError | None = None
         self.fail_after: tuple[int, OutriderError] | None = None  # rounds, error
         self.answers: Sequence[pb.VerifierGenerateResponse] | None = None  # instead of the script
@@ -88,6 +90,8 @@ class ScriptedVerifier(VerifierService):
         """Override to hold a round back."""
 
     async def GetInfo(self, request, context):
+        if self.silent:
+            await asyncio.Event().wait()
         return convert.verifier_info_to_proto(self.info)
 
     async def Generate(self, request, context):
@@ -121,12 +125,11 @@ class ScriptedVerifier(VerifierService):
         stored = self.store.get(wanted.session_id)
         if stored is None or stored.request.tenant != wanted.tenant:
             await abort(context, SessionNotFoundError(f"there is no session {wanted.session_id}"))
+        from_token = 0 if self.retells else wanted.from_token
         lives = self.sessions.get(wanted.session_id)
         if lives is None or lives.ended.is_set():
             stored.epoch += 1
-        session = Session(
-            stored.request, dict(context.invocation_metadata()), stored.epoch, wanted.from_token
-        )
+        session = Session(stored.request, dict(context.invocation_metadata()), stored.epoch, from_token)
         self.sessions[wanted.session_id] = session
         async with aclosing(self._stream(session, context)) as events:
             async for event in events:
