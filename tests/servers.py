@@ -68,10 +68,8 @@ class RedisServer:
 
     def start(self) -> None:
         """Start, or start again on the same port, and wait until it answers."""
-        arguments = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-        arguments += ["--requirepass", self.password] if self.password else []
         self._process = subprocess.Popen(
-            [server_binary(), *arguments, *self._options],
+            self._command(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.STDOUT,
             cwd=self._folder.name,
@@ -112,6 +110,11 @@ class RedisServer:
         """SIGCONT."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
+
+    def _command(self) -> list[str]:
+        arguments = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        arguments += ["--requirepass", self.password] if self.password else []
+        return [server_binary(), *arguments, *self._options]
 
     def _answers(self) -> bool:
         try:

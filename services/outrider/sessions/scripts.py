@@ -122,9 +122,9 @@ async def _by_session(
     for index, write in enumerate(writes):
         groups.setdefault(write.session_id, []).append(index)
     calls = [_flat([writes[index] for index in group], arguments) for group in groups.values()]
-    answers = await _pipeline(client, "evalsha", script.sha, calls)
+    answers = await _pipeline(client, "EVALSHA", script.sha, calls)
     unknown = [i for i, answer in enumerate(answers) if isinstance(answer, exceptions.NoScriptError)]
-    again = await _pipeline(client, "eval", script.text, [calls[index] for index in unknown])
+    again = await _pipeline(client, "EVAL", script.text, [calls[index] for index in unknown])
     for index, answer in zip(unknown, again, strict=True):
         answers[index] = answer
     replies: list[Any] = [None] * len(writes)
@@ -139,7 +139,7 @@ async def _pipeline(client: Any, command: str, script: str, calls: Sequence[_Cal
         return []
     pipeline = client.pipeline(transaction=False)
     for keys, arguments in calls:
-        getattr(pipeline, command)(script, len(keys), *keys, *arguments)
+        pipeline.execute_command(command, script, len(keys), *keys, *arguments)
     return list(await pipeline.execute(raise_on_error=False))
 
 
