@@ -19,7 +19,11 @@ def read(reader: ToolCallReader, pieces: Iterable[str]) -> Read:
     given: list[Any] = []
     for piece in pieces:
         given += reader.push(piece)
-    given += reader.finish()
+    return put_together(given + reader.finish())
+
+
+def put_together(given: Iterable[Any]) -> Read:
+    """Text and calls of pieces."""
     text, calls = "", []
     for piece in given:
         if not isinstance(piece, CallPiece):
@@ -42,10 +46,15 @@ def split(text: str, cuts: Iterable[int]) -> list[str]:
 
 
 def check_any_split(make: Callable[[], ToolCallReader], text: str, cuts: list[int]) -> Read:
-    """However it is cut, a text reads the same; what comes out."""
+    """However it is cut, a text reads the same, and so does each part from its start; what comes out."""
     whole = read(make(), [text])
     assert read(make(), split(text, cuts)) == whole
     assert read(make(), text) == whole
+    reader, given, before = make(), [], ""
+    for piece in split(text, cuts):
+        given += reader.push(piece)
+        before += piece
+        assert put_together(given) == put_together(make().push(before))
     return whole
 
 
