@@ -98,18 +98,16 @@ class DrafterPool:
 
     def hear(self, news: LinkNews, sessions: Iterable[Session]) -> None:
         """A link has something to tell; `sessions` are all that there are."""
+        link = self._links.get(news.link)
         if isinstance(news, LinkUp):
             self._up(news)
-            return
-        link = self._links.get(news.link)
-        if link is None:
-            return
-        if isinstance(news, LinkGone):
-            self._down(link, sessions)
-            del self._links[link.link]
-            self._feed.drop(link.link)
-            self._gone(link.drafter, link.link)
-        elif news.generation == link.generation:
+        elif isinstance(news, LinkGone):
+            if link is not None:
+                self._down(link, sessions)
+                del self._links[link.link]
+                self._feed.drop(link.link)
+            self._gone(news.drafter, news.link)
+        elif link is not None and news.generation == link.generation:
             match news:
                 case LinkDown():
                     self._down(link, sessions)

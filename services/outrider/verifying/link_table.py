@@ -26,13 +26,13 @@ class LinkTable(Mapping[str, DrafterLink]):
         registry: Registry,
         names: Collection[str],
         make: Callable[[Instance, Callable[[LinkReport], None]], DrafterLink],
-        gone: Callable[[str], None],
+        gone: Callable[[str, str], None],
     ) -> None:
         """Args:
         registry: closed with this.
         names: the drafters that are configured; replicas of others are none of ours.
         make: makes a link to a replica, which tells its status.
-        gone: told the key of each link that is taken down.
+        gone: told key and drafter of each link that is taken down.
         """
         self._registry = registry
         self._names = tuple(names)
@@ -108,9 +108,9 @@ class LinkTable(Mapping[str, DrafterLink]):
             self._remove(key)
 
     def _remove(self, key: str) -> None:
-        if self._links.pop(key, None) is not None:
+        if (link := self._links.pop(key, None)) is not None:
             self._tasks.pop(key).cancel()
-            self._gone(key)
+            self._gone(key, link.report.name)
 
 
 def _troubles_of(name: str, reports: list[LinkReport]) -> Iterator[str]:

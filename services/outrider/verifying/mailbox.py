@@ -91,6 +91,7 @@ class LinkGone:
     """There is no such replica any more: forget it."""
 
     link: str
+    drafter: str
 
 
 LinkNews = LinkUp | LinkDown | LinkDraining | LinkTook | LinkLoad | LinkGone

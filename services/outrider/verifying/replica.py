@@ -65,7 +65,7 @@ class Replica:
             open_registry(config, Role.DRAFTER),
             config.drafters,
             self._link_to,
-            lambda link: self.rounds.post(LinkGone(link)),
+            lambda link, drafter: self.rounds.post(LinkGone(link, drafter)),
         )
         self.writer = CommitWriter(
             store,

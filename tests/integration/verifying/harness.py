@@ -13,7 +13,7 @@ from typing import Any
 from grpc import aio
 from prometheus_client import CollectorRegistry
 
-from outrider.config.schema import DrafterConfig, OutriderConfig, VerifierConfig
+from outrider.config.schema import DrafterConfig, OutriderConfig, RegistryConfig, VerifierConfig
 from outrider.core.params import LogprobParams, SamplingParams, SpeculationParams, TokenLogprobs
 from outrider.core.sessions import FinishReason
 from outrider.drafting.server import serve as serve_drafter
@@ -211,13 +211,22 @@ async def running(
     drafters: dict[str, DrafterConfig] | None = None,
     traces: tracing.Tracing | None = None,
     store: SessionStore | None = None,
+    listed: RegistryConfig | None = None,
     drain_s: float = 10.0,
     wait: bool = True,
     **own: Any,
 ) -> AsyncIterator[Verifier]:
-    """A verifier of `model` with links to `drafters`; `wait` for the links to be ready."""
+    """A verifier of `model` with links to `drafters`; `wait` for the links to be ready.
+
+    `listed`: where it finds them; None: where `drafters` says.
+    """
     settings = {"port": 0, "dtype": "float32", "pool_tokens": 8192, "patience_ms": 5000.0, **own}
-    config = OutriderConfig(model=str(model), verifier=VerifierConfig(**settings), drafters=drafters or {})
+    config = OutriderConfig(
+        model=str(model),
+        verifier=VerifierConfig(**settings),
+        drafters=drafters or {},
+        registry=listed or RegistryConfig(),
+    )
     registry, thread = CollectorRegistry(), EngineThread()
     store = MemoryStore() if store is None else store
     async with AsyncExitStack() as stack:
