@@ -143,6 +143,7 @@ class VerifierMetrics(_Metrics):
         self._kv_usage = self._gauge(names.KV_USAGE)
         self._preemptions = self._counter(names.PREEMPTIONS)
         self._moved = self._counter(names.SESSION_MOVED)
+        self._refused = self._counter(names.SESSIONS_REFUSED)
         self._prefix_queries = self._counter(names.PREFIX_QUERIES)
         self._prefix_hits = self._counter(names.PREFIX_HITS)
         self._queue_time = self._histogram(names.QUEUE_TIME)
@@ -177,6 +178,10 @@ class VerifierMetrics(_Metrics):
         self._queue_time.observe(waited_s)
         self._prefix_queries.inc(prompt_tokens)
         self._prefix_hits.inc(cached_tokens)
+
+    def session_refused(self, reason: str) -> None:
+        """There is too much load for a session: one of names.REFUSED_*."""
+        self._refused.labels(self._model, reason).inc()
 
     def session_moved(self, how: str) -> None:
         """A session changed hands: one of names.SESSION_MOVES."""

@@ -107,6 +107,8 @@ MOVE_CLAIMED, MOVE_RESTORED = "claimed", "restored"
 MOVE_PARKED, MOVE_HANDED_OVER, MOVE_FENCED = "parked", "handed_over", "fenced"
 SESSION_MOVES = (MOVE_CLAIMED, MOVE_RESTORED, MOVE_PARKED, MOVE_HANDED_OVER, MOVE_FENCED)
 """How a session changes hands."""
+REFUSED_FULL, REFUSED_PUT_OUT, REFUSED_TIMEOUT = "full", "put_out", "timeout"
+"""Why a session is refused that nothing is wrong with."""
 ROUND_KINDS = ("speculative", "plain")
 """Rounds with and without a proposal."""
 
@@ -180,6 +182,12 @@ REQUESTS_WAITING = Metric("outrider_num_requests_waiting", "gauge", "Sessions th
 KV_USAGE = Metric("outrider_kv_cache_usage_perc", "gauge", "Share of the KV pool in use, 0 to 1")
 PREEMPTIONS = Metric(
     "outrider_num_preemptions_total", "counter", "Sessions whose KV was given up to make room"
+)
+SESSIONS_REFUSED = Metric(
+    "outrider_sessions_refused_total",
+    "counter",
+    "Sessions that found no place, were put out of the queue for a tenant with fewer, or waited too long",
+    (LABEL_REASON,),
 )
 SESSION_MOVED = Metric(
     "outrider_sessions_moved_total",

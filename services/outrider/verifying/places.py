@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from outrider.core.errors import OverloadedError
+from outrider.telemetry import names
 from outrider.verifying.departures import Departures
 
 ARRIVING_S = 0.1
@@ -55,6 +56,7 @@ class Places:
         max_queue: int,
         admitted: Callable[[str], bool],
         evict: Callable[[str, OverloadedError], None],
+        refused: Callable[[str], None],
         timeout_s: float | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
@@ -63,12 +65,14 @@ class Places:
         max_queue: how many wait besides.
         admitted: whether the engine thread has been told of a session; others cannot be put out.
         evict: end a session with this error, unless it has had its turn meanwhile.
+        refused: told of each session that finds no place: one of names.REFUSED_*.
         timeout_s: how long one that did not run before may wait; None: as long as it takes.
         clock: seconds, for the hint when to try again.
         """
         self.total = max_sessions + max_queue
         self._admitted = admitted
         self._evict = evict
+        self._refused = refused
         self._timeout_s = timeout_s
         self._clock = clock
         self._places: dict[str, _Place] = {}  # oldest first
@@ -91,6 +95,7 @@ class Places:
             OverloadedError: there is none; says when to try again.
         """
         if self.waiting + self.running >= self.total and not self._make_place(tenant, returns):
+            self._refused(names.REFUSED_FULL)
             raise OverloadedError(
                 f"{self.total} sessions run or wait here already", retry_after_s=self.retry_after_s
             )
@@ -142,7 +147,8 @@ class Places:
         # By one more only they would merely change roles, and the next arrival would change them back.
         if not returns and not (more_wait > 1 or (more_wait == 1 and more_live > 1)):
             return False
-        self._put_out(youngest[heaviest], "others have fewer sessions waiting here, and no place is left")
+        why = "others have fewer sessions waiting here, and no place is left"
+        self._put_out(youngest[heaviest], why, names.REFUSED_PUT_OUT)
         return True
 
     def _overdue(self, session_id: str) -> None:
@@ -150,11 +156,12 @@ class Places:
             again = asyncio.get_running_loop().call_later(ARRIVING_S, self._overdue, session_id)
             self._places[session_id].timer = again
             return
-        self._put_out(session_id, f"it has waited {self._timeout_s:g} s for its turn")
+        self._put_out(session_id, f"it has waited {self._timeout_s:g} s for its turn", names.REFUSED_TIMEOUT)
 
-    def _put_out(self, session_id: str, why: str) -> None:
+    def _put_out(self, session_id: str, why: str, reason: str) -> None:
         """Should it have its turn at this very moment, it stays."""
         self._places[session_id].end_wait(_State.EVICTED)
+        self._refused(reason)
         self._evict(session_id, OverloadedError(why, retry_after_s=self.retry_after_s))
 
     def _count(self, state: _State) -> int:

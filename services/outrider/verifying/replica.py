@@ -58,6 +58,7 @@ class Replica:
             evict=lambda session_id, error: self.rounds.post(
                 End(session_id, error=error, unless_started=True)
             ),
+            refused=metrics.session_refused,
             timeout_s=own.queue_timeout_s,
         )
         self.streams = StreamTable(self.places.give_back)

@@ -64,6 +64,8 @@ async def test_a_full_queue_gives_the_heaviest_tenants_youngest_place_to_a_light
         assert [len(reply.tokens) for reply in await asyncio.gather(*heavy[:-1])] == [400] * 3
         assert len((await light).tokens) == 8
         assert not verifier.used
+        assert verifier.metric("outrider_sessions_refused_total", reason="full") == 1
+        assert verifier.metric("outrider_sessions_refused_total", reason="put_out") == 1
 
 
 async def test_a_request_whose_deadline_passes_while_it_waits_never_starts(

@@ -23,6 +23,7 @@ class Door:
     now: float = 0.0
     put_out: list[tuple[str, OverloadedError]] = field(default_factory=list)
     arriving: set[str] = field(default_factory=set)  # the engine thread does not know of them yet
+    refused: list[str] = field(default_factory=list)  # reasons
     asked: list[str] = field(default_factory=list)  # about which of them
 
     def __post_init__(self) -> None:
@@ -31,6 +32,7 @@ class Door:
             max_queue=self.max_queue,
             admitted=self.admitted,
             evict=lambda session_id, error: self.put_out.append((session_id, error)),
+            refused=self.refused.append,
             timeout_s=self.timeout_s,
             clock=lambda: self.now,
         )
@@ -66,7 +68,7 @@ def full(**settings: int) -> Door:
 def test_the_heaviest_tenants_own_arrival_is_refused() -> None:
     door = full()
     door.refuses("a5")
-    assert not door.put_out
+    assert not door.put_out and door.refused == ["full"]
 
 
 def test_a_lighter_tenant_takes_the_place_of_the_heaviest_ones_youngest() -> None:
@@ -75,7 +77,7 @@ def test_a_lighter_tenant_takes_the_place_of_the_heaviest_ones_youngest() -> Non
     assert door.victims == ["a4"]
     assert door.places.waiting == 4
     door.take("b2")
-    assert door.victims == ["a4", "a3"]
+    assert door.victims == ["a4", "a3"] and door.refused == ["put_out"] * 2
 
 
 def test_tenants_with_equal_shares_do_not_put_each_other_out() -> None:
@@ -175,7 +177,7 @@ async def test_one_that_waits_too_long_is_put_out_and_told_how_long_it_was() -> 
         while not door.put_out:
             await asyncio.sleep(0.005)
     assert door.victims == ["a1"]
-    assert "0.01 s" in str(door.put_out[0][1])
+    assert "0.01 s" in str(door.put_out[0][1]) and door.refused == ["timeout"]
 
 
 @given(
