@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from outrider.sessions.writer import CommitWriter
 from outrider.verifying.links import DrafterLink
@@ -21,12 +21,15 @@ class Hub:
         streams: StreamTable,
         places: Places,
         writer: CommitWriter,
+        left: Callable[[str], None],
     ) -> None:
-        """From within the event loop. `links` come and go."""
+        """From within the event loop. `links` come and go. `left` is told of sessions that were let
+        go, after their commits."""
         self._links = links
         self._streams = streams
         self._places = places
         self._writer = writer
+        self._left = left
         self._loop = asyncio.get_running_loop()
 
     def publish(self, outcome: Outcome) -> None:
@@ -48,3 +51,5 @@ class Hub:
             self._writer.put(outcome.commits)
         for cut in outcome.truncations:
             self._writer.truncate(cut.session_id, cut.epoch, cut.length, cut.reason)
+        for session_id in outcome.left:
+            self._left(session_id)

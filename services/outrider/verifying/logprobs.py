@@ -14,7 +14,7 @@ from outrider.core.errors import InternalError
 from outrider.core.params import TokenLogprobs
 from outrider.verifying.session import Session
 from outrider.verifying.work import Work
-from outrider.wire.messages import PromptLogprobs
+from outrider.wire.messages import PromptLogprobs, SessionTokens
 
 _ROWS_AT_ONCE = 64
 """Bounds the memory for the rows of a prompt: 13 MB for each 50,000 ids of a vocabulary."""
@@ -28,29 +28,45 @@ def prompt_rows(session: Session, start: int, count: int) -> range:
     return range(max(start, session.prompt_told - 1), min(start + count, len(session.record.prompt) - 1))
 
 
-def tell_of_prompts(logits: torch.Tensor, rows: Sequence[slice], works: Sequence[Work]) -> None:
-    """Set what is told of prompts by this step; what cannot be told is that work's failure.
+def stored_rows(session: Session, start: int, count: int) -> range:
+    """The same of the generated tokens that it was admitted with."""
+    return range(max(start, session.stored_told - 1), min(start + count, session.stored - 1))
+
+
+def tell_of_known(logits: torch.Tensor, rows: Sequence[slice], works: Sequence[Work]) -> None:
+    """Set what is told by this step of tokens that were there before: of the prompt, and of those generated
+    before the session came here. What cannot be told is that work's failure.
 
     Args:
         logits: float32 [R, V], as the model gave them.
-        rows: of each work, in order: those of all its nodes if a prompt is to be told of.
+        rows: of each work, in order: those of all its nodes if such a token is to be told of.
         works: of the same forward.
     """
     for work, own in zip(works, rows, strict=True):
-        start = work.item.sequence.kv_len
-        told = prompt_rows(work.session, start, len(work.item.tree))
-        if not told or work.failure is not None:
+        if work.failure is not None:
             continue
-        token_ids = work.session.tokens[told.start + 1 : told.stop + 1]
-        first = own.start + told.start - start
         try:
-            entries = token_logprobs(
-                logits[first : first + len(told)], token_ids, work.session.record.logprobs.prompt_top or 0
-            )
+            _tell_of_known(logits, own, work)
         except InternalError as error:
             work.failure = error
-        else:
-            work.prompt_logprobs = PromptLogprobs(told.start + 1, tuple(entries))
+
+
+def _tell_of_known(logits: torch.Tensor, own: slice, work: Work) -> None:
+    session, start, count = work.session, work.item.sequence.kv_len, len(work.item.tree)
+
+    def entries(told: range, top: int | None) -> tuple[TokenLogprobs, ...]:
+        token_ids = session.tokens[told.start + 1 : told.stop + 1]
+        first = own.start + told.start - start
+        return tuple(token_logprobs(logits[first : first + len(told)], token_ids, top or 0))
+
+    if told := prompt_rows(session, start, count):
+        work.prompt_logprobs = PromptLogprobs(
+            told.start + 1, entries(told, session.record.logprobs.prompt_top)
+        )
+    if told := stored_rows(session, start, count):
+        logprobs = entries(told, session.record.logprobs.top)
+        first = told.start + 1 - len(session.record.prompt)
+        work.told_again = SessionTokens(first, tuple(entry.token_id for entry in logprobs), logprobs=logprobs)
 
 
 def token_logprobs(logits: torch.Tensor, token_ids: Sequence[int], top: int) -> list[TokenLogprobs]:

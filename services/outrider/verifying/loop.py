@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from time import monotonic, perf_counter
 
 from outrider.config.schema import VerifierConfig
@@ -22,7 +23,7 @@ from outrider.verifying.session import Session
 from outrider.verifying.spans import RoundTimes
 from outrider.verifying.step_rows import draft_share
 from outrider.verifying.work import StepTimes, Work
-from outrider.wire.messages import PromptLogprobs, SessionFinished, SessionTokens
+from outrider.wire.messages import SessionFinished, SessionTokens, VerifierLoad
 
 _log = logging.getLogger(__name__)
 
@@ -56,10 +57,16 @@ class RoundLoop:
         )
         self._outcome = mailbox.Outcome()
         self._admitted = 0
+        self._load = VerifierLoad(max_running=config.max_sessions, max_waiting=config.max_queue)
 
     def post(self, item: mailbox.Inward) -> None:
         """Hand something to the engine thread. Never blocks."""
         self._inbox.put(item)
+
+    @property
+    def load(self) -> VerifierLoad:
+        """How busy it is; anybody may ask."""
+        return self._load
 
     def run(self) -> None:
         """Serve until `Shutdown`. An exception that leaves it is a defect."""
@@ -89,6 +96,8 @@ class RoundLoop:
                 self._admit(item)
             case mailbox.End():
                 self._end(item)
+            case mailbox.Leave():
+                self._let_go(item)
             case mailbox.Shutdown():
                 raise AssertionError("it ends the inbox")
             case _:
@@ -104,13 +113,13 @@ class RoundLoop:
     def _admit(self, item: mailbox.Admit) -> None:
         self._admitted += 1
         drafting = self._desk.begin(item)
-        session = Session.admitted(item.record, self._admitted, drafting)
+        session = Session.admitted(item.record, self._admitted, drafting, item.from_token)
         session.spans = item.spans
         session.grammar = item.grammar
         session.admitted_at = monotonic()
         self._roster.add(session)
-        if session.remaining < 1:  # a session taken over that had only its end left to write
-            self._finish(session, FinishReason.LENGTH)
+        if session.ending is not None and not session.untold:
+            self._end_of_known(session, session.ending)
 
     def _end(self, item: mailbox.End) -> None:
         session = self._roster.get(item.session_id)
@@ -123,6 +132,21 @@ class RoundLoop:
             self._finish(session, item.reason, delivered=keep)
         else:
             self._fail(session, item.error)
+
+    def _end_of_known(self, session: Session, reason: FinishReason) -> None:
+        """A session that came with all its tokens is over: they were told, if they had to be."""
+        if session.record.finish_reason is None:  # it had only its end left to write
+            self._outcome.commits.append(
+                Commit(session.session_id, session.record.epoch, session.generated, (), reason)
+            )
+        self._finish(session, reason)
+
+    def _let_go(self, item: mailbox.Leave) -> None:
+        wanted = list(self._roster) if item.session_id is None else [self._roster.get(item.session_id)]
+        for session in wanted:
+            if session is not None and not (item.waiting and session.sequence is not None):
+                self._leave(session)
+                self._outcome.left.append(session.session_id)
 
     def _advance(self) -> float | None:
         """Take the next step, if it is time; returns how long to wait before the next look."""
@@ -150,8 +174,13 @@ class RoundLoop:
             refused = self._roster.waiting.first
             assert refused is not None
             self._fail(refused, error)
-        self._meter.load(len(self._roster.running), len(self._roster.waiting), self._engine.pool)
+        self._tell_load()
         self._flush()
+
+    def _tell_load(self) -> None:
+        running, waiting, pool = len(self._roster.running), len(self._roster.waiting), self._engine.pool
+        self._meter.load(running, waiting, pool)
+        self._load = replace(self._load, running=running, waiting=waiting, kv_usage=pool.ratio)
 
     def _step(self, plan: Plan, now: float) -> None:
         began = perf_counter()
@@ -164,8 +193,7 @@ class RoundLoop:
             if work.failure is not None:
                 self._failed(work, work.failure)
                 continue
-            if work.prompt_logprobs is not None:
-                self._tell_of_prompt(work.session, work.prompt_logprobs)
+            self._tell_of_known(work)
             if work.settled is not None:
                 self._settle(work, work.settled, times)
         self._flush()
@@ -195,9 +223,14 @@ class RoundLoop:
         self._desk.missed(missed, now)
         return works
 
-    def _tell_of_prompt(self, session: Session, told: PromptLogprobs) -> None:
-        session.prompt_told = told.first_position + len(told.entries)
-        self._outcome.items.append((session.session_id, told))
+    def _tell_of_known(self, work: Work) -> None:
+        session = work.session
+        if (prompt := work.prompt_logprobs) is not None:
+            session.prompt_told = prompt.first_position + len(prompt.entries)
+            self._outcome.items.append((session.session_id, prompt))
+        if (again := work.told_again) is not None:
+            session.stored_told += len(again.token_ids)
+            self._outcome.items.append((session.session_id, again))
 
     def _settle(self, work: Work, settled: Settled, times: StepTimes) -> None:
         """Deliver what a round brought, and ask for the next proposal unless the session ends."""
@@ -240,6 +273,8 @@ class RoundLoop:
             if session.spans is not None and work.span is not None:
                 bounds = RoundTimes(times.start, times.sample, perf_counter())
                 session.spans.finish(work.span, bounds, round_attributes(work))
+            if session.ending is not None and settled is None and not session.missing:
+                self._end_of_known(session, session.ending)
             if settled is not None and settled.finish_reason is not None:
                 self._finish(session, settled.finish_reason, stop_token_id=settled.stop_token_id)
         self._flush()

@@ -29,6 +29,7 @@ class Admit:
     draft_nodes: int = 0  # most draft tokens a round
     spans: RoundSpans | None = None
     grammar: GrammarMatcher | None = None  # at the beginning of the output; the engine thread's from now on
+    from_token: int = 0  # of the record's tokens, those from here on are told, if with log-probabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,14 @@ class End:
     reason: FinishReason = FinishReason.CANCELLED
     error: OutriderError | None = None  # the stream ends with it instead of with SessionFinished
     unless_started: bool = False  # leave it alone if it has had its turn
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Let go of a session that is not over: what it held is free, and somebody may go on with it."""
+
+    session_id: str | None  # None: all
+    waiting: bool = False  # only if it waits for its turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +120,7 @@ class Shutdown:
     """End the thread. Sessions that still run end with UnavailableError."""
 
 
-Inward = Admit | End | LinkNews | Drafted | Shutdown
+Inward = Admit | End | Leave | LinkNews | Drafted | Shutdown
 
 StreamItem = PromptLogprobs | SessionTokens | SessionFinished | OutriderError
 """What a session's stream carries after its start; the last two end it."""
@@ -136,6 +145,9 @@ class Outcome:
     commits: list[Commit] = field(default_factory=list)
     truncations: list[Truncation] = field(default_factory=list)  # come after the commits
     started: list[str] = field(default_factory=list)  # sessions that have their first turn
+    left: list[str] = field(default_factory=list)  # sessions that were let go; after their commits
 
     def __bool__(self) -> bool:
-        return bool(self.commands or self.items or self.commits or self.truncations or self.started)
+        if self.commands or self.items or self.commits:
+            return True
+        return bool(self.truncations or self.started or self.left)

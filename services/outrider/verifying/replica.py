@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from outrider import catalogue
 from outrider.config.schema import DrafterConfig, OutriderConfig, VerifierConfig
-from outrider.core.errors import InternalError, OutriderError, StaleEpochError, UnavailableError
+from outrider.core.errors import InternalError, OutriderError, UnavailableError
 from outrider.discovery import Instance, Role, open_registry
 from outrider.engine.api import EngineApi
 from outrider.sessions.store import SessionStore
@@ -22,6 +22,7 @@ from outrider.verifying.drafter_pool import DrafterPool
 from outrider.verifying.drafts import DraftDesk
 from outrider.verifying.engine_thread import EngineThread
 from outrider.verifying.features import FeatureFeed
+from outrider.verifying.front import Front
 from outrider.verifying.fusion.council import Council
 from outrider.verifying.hub import Hub
 from outrider.verifying.link_table import LinkTable
@@ -31,7 +32,6 @@ from outrider.verifying.mailbox import End, LinkGone, Shutdown
 from outrider.verifying.meter import Meter
 from outrider.verifying.patience import Patience
 from outrider.verifying.places import Places
-from outrider.verifying.service import VerifierServicer
 from outrider.verifying.streams import StreamTable
 from outrider.wire.messages import VerifierInfo
 
@@ -71,29 +71,38 @@ class Replica:
         self.writer = CommitWriter(
             store,
             max_pending=config.store.max_pending,
-            on_fenced=self._fenced,
+            on_fenced=lambda session_id, error: self.front.ownership.fenced(session_id, error),
             on_stored=self.streams.stored,
             snapshot=self.streams.snapshot,
             observer=metrics.store,
         )
+        self.admission = _admission(config, engine)
         self.compiler = GrammarCompiler(lambda: _vocabulary(config, engine))
         meter = Meter(metrics)
-        hub = Hub(self.links, self.streams, self.places, self.writer)
+        hub = Hub(
+            self.links,
+            self.streams,
+            self.places,
+            self.writer,
+            lambda session_id: self.front.leaving.left(session_id),
+        )
         desk = _desk(own, config.drafters, engine, meter)
         self.rounds = RoundLoop(engine, own, desk, meter, hub.publish)
-        self.servicer = VerifierServicer(
+        self.front = Front.build(
+            config,
             info=_info(config, engine, instance_id or uuid.uuid4().hex),
-            admission=_admission(config, engine),
+            admission=self.admission,
             compiler=self.compiler,
             places=self.places,
+            streams=self.streams,
             store=store,
             writer=self.writer,
-            refuse_when_away=config.store.when_away == "refuse",
-            streams=self.streams,
-            post=self.rounds.post,
+            rounds=self.rounds,
+            metrics=metrics,
             tracing=tracing,
             degraded=self._degraded,
         )
+        self.servicer = self.front.servicer
         self._target = engine.info
         self._features = engine.features
         self._metrics = metrics
@@ -135,30 +144,21 @@ class Replica:
     async def drain(self, grace_s: float) -> None:
         """Admit nobody any more and let sessions finish, for `grace_s` seconds at most.
 
-        Sessions that are left end with UnavailableError: the store holds them, any verifier can
-        go on with them.
+        Those that wait, and in the end those that are left, are handed over: their streams end with
+        SessionMovedError once the store has all their tokens, and any verifier can go on with them.
         """
-        self.servicer.drain()
-        try:
-            async with asyncio.timeout(grace_s):
-                await self.streams.wait_empty()
-        except TimeoutError:
-            self.rounds.post(Shutdown())
-            await self.streams.wait_empty()
+        self.front.arrivals.close()
+        await self.front.leaving.hand_over(grace_s)
 
     def _degraded(self) -> tuple[str, ...]:
         """What does not work as it should although sessions run, in words for an operator."""
         return (*self.writer.troubles, *self.links.troubles)
 
-    def _fenced(self, session_id: str, error: StaleEpochError) -> None:
-        self.streams.fenced(session_id, error)
-        self.rounds.post(End(session_id, error=error))
-
     def _engine_ended(self, work: asyncio.Future[None]) -> None:
         error: OutriderError = UnavailableError("the verifier is stopping")
         if work.exception() is not None:
             error = InternalError("the engine stopped")
-        self.servicer.drain()
+        self.front.arrivals.close()
         self.streams.fail_all(error)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from outrider.core.history import TokenHistory
 from outrider.core.params import FUSED
 from outrider.core.rounds import Proposal
-from outrider.core.sessions import DrafterStats, SessionRecord, SpeculationStats, Usage
+from outrider.core.sessions import DrafterStats, FinishReason, SessionRecord, SpeculationStats, Usage
 from outrider.engine.api import SequenceHandle
 from outrider.structured import GrammarMatcher
 from outrider.verifying.fusion.worth import Worth
@@ -110,6 +110,7 @@ class Session:
         default_factory=list
     )  # the same for each drafter's own, as in `stats`
     prompt_told: int = 0  # positions of the prompt whose log-probabilities need not be told any more
+    stored_told: int = 0  # positions, prompt included, of the record's tokens that need not be told any more
     history: TokenHistory | None = None  # for edits; made when first needed
     grammar: GrammarMatcher | None = None  # what the output must look like; None: anything
     cached_prompt_tokens: int = 0
@@ -119,14 +120,17 @@ class Session:
     started: bool = False  # it has run before: it was not always waiting
 
     @classmethod
-    def admitted(cls, record: SessionRecord, order: int, drafting: Drafting) -> Session:
-        """A session that starts, or goes on, from what its record holds."""
-        # The first token has none; and they come before the first generated token, so who goes on had them.
-        tells = record.logprobs.prompt_top is not None and not record.tokens
+    def admitted(cls, record: SessionRecord, order: int, drafting: Drafting, from_token: int = 0) -> Session:
+        """A session that starts, or goes on, from what its record holds; its client has `from_token`."""
+        # The first token has none; and they come before the first generated token, so who has one had them.
+        tells = record.logprobs.prompt_top is not None and not from_token
+        stored = len(record.prompt) + len(record.tokens)
+        told_again = record.logprobs.top is not None
         return cls(
             record,
             order,
             tokens=[*record.prompt, *record.tokens],
+            stored_told=min(len(record.prompt) + from_token, stored) if told_again else stored,
             drafting=drafting,
             stats=SpeculationStats(
                 drafter=drafting.label, drafters=[DrafterStats(name) for name in drafting.links]
@@ -174,6 +178,22 @@ class Session:
         return self.remaining if self.returns else len(self.record.prompt) + self.remaining
 
     @property
+    def stored(self) -> int:
+        """Tokens that it was admitted with, prompt included."""
+        return len(self.record.prompt) + len(self.record.tokens)
+
+    @property
+    def ending(self) -> FinishReason | None:
+        """Why nothing more is generated: it came with all its tokens. None: it goes on."""
+        over = FinishReason.LENGTH if self.remaining < 1 else None
+        return self.record.finish_reason or over
+
+    @property
+    def untold(self) -> bool:
+        """Whether the model has to run for log-probabilities of tokens that it has."""
+        return self.prompt_told < len(self.record.prompt) or self.stored_told < self.stored
+
+    @property
     def missing(self) -> int:
         """Tokens without KV, the last one included: 1 when decoding, more while prefilling."""
         return len(self.tokens) - (self.sequence.kv_len if self.sequence else 0)
@@ -181,7 +201,9 @@ class Session:
     @property
     def reusable(self) -> int | None:
         """Tokens whose KV may come from the prefix cache: before those whose logits are wanted. None: any."""
-        return None if self.prompt_told == len(self.record.prompt) else self.prompt_told - 1
+        if self.prompt_told < len(self.record.prompt):
+            return self.prompt_told - 1
+        return self.stored_told - 1 if self.stored_told < self.stored else None
 
     def usage(self, delivered: int) -> Usage:
         """Counts for the client when `delivered` generated tokens were kept."""

@@ -8,7 +8,7 @@ from time import perf_counter
 from outrider.core.errors import OutriderError
 from outrider.core.trees import TokenTree
 from outrider.engine.api import EngineApi, StepItem, StepOutput
-from outrider.verifying.logprobs import prompt_rows, tell_of_prompts
+from outrider.verifying.logprobs import prompt_rows, stored_rows, tell_of_known
 from outrider.verifying.picking import settle_rounds
 from outrider.verifying.scheduler import Share
 from outrider.verifying.session import Session
@@ -21,11 +21,12 @@ def build(session: Session, share: Share, tree: TokenTree, now: float) -> Work:
     """A session's share as the engine takes it."""
     assert session.sequence is not None
     start, length, drafting = session.sequence.kv_len, len(session.tokens), session.drafting
-    if share.tokens > 1 or not share.last:
+    draws = share.last and session.ending is None
+    if share.tokens > 1 or not draws:
         chunk = TokenTree.chain(session.tokens[start : start + share.tokens])
-        told = bool(prompt_rows(session, start, share.tokens))
-        item = StepItem(session.sequence, chunk, "all" if told else "last" if share.last else "none")
-        return Work(session, item, _EMPTY, share.last, length)
+        told = prompt_rows(session, start, share.tokens) or stored_rows(session, start, share.tokens)
+        item = StepItem(session.sequence, chunk, "all" if told else "last" if draws else "none")
+        return Work(session, item, _EMPTY, draws, length)
     item = StepItem(session.sequence, tree.under(session.tokens[-1]), "all")
     return Work(
         session,
@@ -49,7 +50,7 @@ def run(engine: EngineApi, works: Sequence[Work]) -> StepTimes:
     outputs = _forward(engine, works)
     times.forward = perf_counter()
     for output, group in outputs:
-        tell_of_prompts(output.logits, output.rows, group)
+        tell_of_known(output.logits, output.rows, group)
         times.editing_s += settle_rounds(output.logits, output.rows, group)
     times.sample = perf_counter()
     return times

@@ -1,31 +1,25 @@
-"""Clients' streams of the sessions that live here. Event loop only."""
+"""Sessions that live here, and what their clients are told. Event loop only."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from outrider.core.errors import (
-    InvalidRequestError,
     OutriderError,
     SessionExistsError,
     SessionNotFoundError,
     StaleEpochError,
     StoreUnavailableError,
 )
-from outrider.core.params import Acceptance, TokenLogprobs
+from outrider.core.params import Acceptance, LogprobParams, TokenLogprobs
 from outrider.core.sessions import SessionRecord
+from outrider.verifying.attachment import Attachment, replay
 from outrider.verifying.gate import Gate
 from outrider.verifying.mailbox import StreamItem
-from outrider.wire.messages import (
-    PromptLogprobs,
-    SessionEvent,
-    SessionFinished,
-    SessionStarted,
-    SessionTokens,
-)
+from outrider.wire.messages import PromptLogprobs, SessionFinished, SessionTokens
 
 MAX_FINISHED = 1024
 """Finished sessions that are remembered, for a Cancel that comes late."""
@@ -33,56 +27,36 @@ WITHHELD_S = 30.0
 """How long tokens that must be stored first may wait for the store; then the client's stream ends."""
 
 
-class Attachment:
-    """One client's view of a session: what it missed, then what comes."""
-
-    def __init__(self, record: SessionRecord, first: Iterable[StreamItem]) -> None:
-        self.session_id = record.session_id
-        self._started = SessionStarted(record.sampling.seed, record.epoch)
-        # Unbounded, but a session never holds more than max_tokens tokens.
-        self._items: asyncio.Queue[StreamItem] = asyncio.Queue()
-        for item in first:
-            self._items.put_nowait(item)
-
-    def push(self, item: StreamItem) -> None:
-        """One more item for the client."""
-        self._items.put_nowait(item)
-
-    async def events(self) -> AsyncIterator[SessionEvent]:
-        """The stream: started, tokens, finished.
-
-        Raises:
-            OutriderError: what ended the session, or the attachment, instead.
-        """
-        yield self._started
-        while True:
-            item = await self._items.get()
-            if isinstance(item, OutriderError):
-                raise item
-            yield item
-            if isinstance(item, SessionFinished):
-                return
-
-
 @dataclass(slots=True)
 class _Live:
-    record: SessionRecord
-    tokens: list[int]
+    record: SessionRecord  # as it began to live here
+    first: int  # generated token that its first client was told from
+    tokens: list[int]  # generated; those of the record whose log-probabilities are still to come are missing
     attachment: Attachment
     prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)  # of the tokens generated here, if told
+    logprobs: list[TokenLogprobs] = field(
+        default_factory=list
+    )  # of the last tokens, from `first` on, if told
     told: int = 0  # of the tokens, what clients may have seen: all, but for those behind the gate
     gate: Gate | None = None
     timer: asyncio.TimerHandle | None = None  # while something waits behind the gate
+    leaving: bool = False  # the engine thread has let go of it: its last tokens are being stored
+    fenced: bool = False  # somebody else owns it
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def generated(self) -> tuple[int, ...]:
+        """All generated tokens that there are."""
+        return max(tuple(self.tokens), self.record.tokens, key=len)
 
 
 @dataclass(slots=True)
 class Finished:
-    """A session that finished here a while ago."""
+    """A session that finished here a while ago, or was parked."""
 
     epoch: int
     tokens: int  # generated tokens that count
+    parked: bool = False
 
 
 class StreamTable:
@@ -102,31 +76,54 @@ class StreamTable:
     def __contains__(self, session_id: str) -> bool:
         return session_id in self._live
 
-    def add(self, record: SessionRecord, *, from_token: int = 0) -> Attachment:
+    def add(self, record: SessionRecord, *, from_token: int = 0, stored: int | None = None) -> Attachment:
         """A session begins to live here, with its first client.
+
+        Where log-probabilities are asked for, tokens that it has already come as items again, with these.
+
+        Args:
+            record: the session with all its tokens.
+            from_token: first generated token to tell.
+            stored: how many of its tokens the store has; None: all.
 
         Raises:
             SessionExistsError: it lives here already.
-            InvalidRequestError: `from_token` is past its end.
         """
         if record.session_id in self._live:
             raise SessionExistsError(f"session {record.session_id} runs here already")
-        attachment = Attachment(record, replay(record.tokens, from_token))
-        known = len(record.tokens)
-        gate = None if record.speculation.acceptance is Acceptance.COUPLED else Gate(known)
-        self._live[record.session_id] = _Live(record, list(record.tokens), attachment, told=known, gate=gate)
+        tokens = record.tokens if record.logprobs.top is None else record.tokens[:from_token]
+        attachment = Attachment(
+            record, replay(tokens, from_token), from_token=from_token, held=len(record.tokens)
+        )
+        gate = None
+        if record.speculation.acceptance is not Acceptance.COUPLED:
+            gate = Gate(len(record.tokens) if stored is None else stored)
+        self._live[record.session_id] = _Live(
+            record, from_token, list(tokens), attachment, told=len(tokens), gate=gate
+        )
         self._finished.pop(record.session_id, None)
         self._empty.clear()
         return attachment
 
+    def serves(self, session_id: str, from_token: int, known: int) -> bool:
+        """Whether a client can attach that wants the tokens from `from_token` on and has `known` ones.
+
+        It cannot if it has more than there are here, or wants log-probabilities that were not told here, or
+        tokens that cannot be generated again.
+        """
+        live = self._live[session_id]
+        held = len(live.generated)
+        if live.leaving or known > held or (live.gate is not None and from_token > held):
+            return False
+        return live.record.logprobs == LogprobParams() or from_token >= live.first
+
     def attach(self, session_id: str, from_token: int) -> Attachment:
-        """A newer client takes the place of the older one, whose stream ends.
+        """A newer client takes the place of the older one, whose stream ends. It must be one that is served.
 
         It gets all log-probabilities again that were told here; those of the prompt if it has no token yet.
 
         Raises:
             SessionNotFoundError: it does not live here.
-            InvalidRequestError: `from_token` is past its end.
             StoreUnavailableError: it is about to end, because the store is away.
         """
         live = self._live.get(session_id)
@@ -136,7 +133,12 @@ class StreamTable:
             raise _not_stored()
         bare = len(live.tokens) - len(live.logprobs)
         missed = replay(live.tokens[: live.told], from_token, live.logprobs[: max(0, live.told - bare)])
-        attachment = Attachment(live.record, [*([] if from_token else live.prompt_logprobs), *missed])
+        attachment = Attachment(
+            live.record,
+            [*([] if from_token else live.prompt_logprobs), *missed],
+            from_token=from_token,
+            held=live.told,
+        )
         live.attachment.push(StaleEpochError("another client has attached to this session"))
         live.attachment = attachment
         return attachment
@@ -149,10 +151,10 @@ class StreamTable:
     def snapshot(self, session_id: str) -> SessionRecord | None:
         """The record of a session that lives here, with all its tokens so far."""
         live = self._live.get(session_id)
-        return replace(live.record, tokens=tuple(live.tokens)) if live else None
+        return replace(live.record, tokens=live.generated) if live else None
 
     def finished(self, session_id: str) -> Finished | None:
-        """How a session ended that finished here lately."""
+        """How a session ended that finished here lately, or was parked."""
         return self._finished.get(session_id)
 
     def deliver(self, items: Iterable[tuple[str, StreamItem]]) -> None:
@@ -179,14 +181,40 @@ class StreamTable:
             live.gate.stored = max(live.gate.stored, tokens)
             self._pass(live, live.gate)
 
-    def fenced(self, session_id: str, error: StaleEpochError) -> None:
-        """Somebody else owns a session: what waits to be stored never will be.
+    def fenced(self, session_id: str, error: StaleEpochError) -> bool:
+        """Somebody else owns a session: what waits to be stored never will be. False: it was known.
 
         The engine thread is told too, but knows nothing of a session whose end waits here.
         """
         live = self._live.get(session_id)
-        if live is not None and live.gate is not None:
+        if live is None or live.fenced:
+            return False
+        live.fenced = True
+        if live.gate is not None or live.leaving:
             self._tell(live, error)
+        return True
+
+    def unread(self) -> list[str]:
+        """Sessions whose client is gone."""
+        return [session_id for session_id in self._live if self.is_unread(session_id)]
+
+    def is_unread(self, session_id: str) -> bool:
+        """Whether the client of a session is gone."""
+        live = self._live.get(session_id)
+        return live is not None and live.attachment.is_closed
+
+    def leave(self, session_id: str) -> None:
+        """The engine thread has let go of a session that is not over: nobody can attach to it."""
+        live = self._live.get(session_id)
+        if live is not None:
+            live.leaving = True
+
+    def part(self, session_id: str, error: OutriderError) -> None:
+        """Such a session does not live here any more; its stream ends with `error`."""
+        live = self._live.get(session_id)
+        if live is not None:
+            self._tell(live, error)
+            self._remember(session_id, Finished(live.record.epoch, len(live.generated), parked=True))
 
     def _pass(self, live: _Live, gate: Gate) -> None:
         """Let through the gate what may; what is left has its time."""
@@ -201,7 +229,7 @@ class StreamTable:
             live.timer = asyncio.get_running_loop().call_later(WITHHELD_S, self._overdue, live, gate)
 
     def _overdue(self, live: _Live, gate: Gate) -> None:
-        """End the client's stream; that ends the session, if it has not ended by itself."""
+        """End the client's stream; nobody reads the session then, if it has not ended by itself."""
         if gate.close():
             self._tell(live, _not_stored())
         else:
@@ -261,28 +289,3 @@ def _not_stored() -> StoreUnavailableError:
         f"the session store is away, and tokens that have to be stored before they are sent have waited "
         f"{WITHHELD_S:g} s for it"
     )
-
-
-def replay(
-    tokens: Iterable[int], from_token: int, logprobs: Sequence[TokenLogprobs] = ()
-) -> list[SessionTokens]:
-    """The tokens from `from_token` on, as one item; none if there are none.
-
-    `logprobs` tell of the last tokens. Those before, which came from the store, are an item of their own
-    without any.
-
-    Raises:
-        InvalidRequestError: `from_token` is past the end.
-    """
-    held = list(tokens)
-    if from_token > len(held):
-        raise InvalidRequestError(
-            f"from_token is {from_token}, the session has {len(held)} tokens", field="from_token"
-        )
-    bare = len(held) - len(logprobs)
-    told = max(from_token, bare)
-    items = [
-        SessionTokens(from_token, tuple(held[from_token:bare])),
-        SessionTokens(told, tuple(held[told:]), logprobs=tuple(logprobs[told - bare :])),
-    ]
-    return [item for item in items if item.token_ids]

@@ -15,7 +15,7 @@ from outrider.engine.api import StepItem
 from outrider.verifying.fusion.credit import Credit
 from outrider.verifying.rounds import Settled
 from outrider.verifying.session import Session
-from outrider.wire.messages import PromptLogprobs
+from outrider.wire.messages import PromptLogprobs, SessionTokens
 
 
 @dataclass(slots=True)
@@ -35,6 +35,7 @@ class Work:
     credits: Mapping[str, Credit] = field(default_factory=dict)  # of its proposals, once settled, by drafter
     logprobs: tuple[TokenLogprobs, ...] = ()  # of the settled tokens, if they are told
     prompt_logprobs: PromptLogprobs | None = None  # of the part of the prompt that ran, if they are told
+    told_again: SessionTokens | None = None  # tokens that were there before, if they are told
     failure: OutriderError | None = None  # why it brought nothing
     span: trace.Span | None = None  # of a round, if tracing is on
 

@@ -177,7 +177,7 @@ async def test_a_session_claimed_elsewhere_stops_here(tiny: Path, prompts: list[
 async def test_draining_lets_sessions_finish_and_admits_nobody(tiny: Path, prompts: list[list[int]]) -> None:
     async with running(tiny) as verifier:
         running_one = asyncio.create_task(verifier.generate(request(prompts[2], max_tokens=200)))
-        await until(lambda: len(verifier.replica.streams) == 1)
+        await until(lambda: bool(verifier.used))
         drained = asyncio.create_task(verifier.replica.drain(30.0))
         await asyncio.sleep(0)
         with pytest.raises(UnavailableError):

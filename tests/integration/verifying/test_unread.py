@@ -18,17 +18,20 @@ NARROW = [("grpc.http2.lookahead_bytes", 64), ("grpc.http2.bdp_probe", 0)]
 """A client that does not read stops its server after a few events."""
 
 
-async def test_a_client_without_a_deadline_that_does_not_read_loses_its_session(
+async def test_a_client_without_a_deadline_that_does_not_read_leaves_its_session_to_the_store(
     tiny: Path, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outrider.verifying.service._UNREAD_S", 0.02)
-    async with running(tiny) as verifier, aio.insecure_channel(verifier.address, options=NARROW) as channel:
+    monkeypatch.setattr("outrider.verifying.sending.UNREAD_S", 0.02)
+    own = running(tiny, detached_s=0.0)
+    async with own as verifier, aio.insecure_channel(verifier.address, options=NARROW) as channel:
         wanted = request(prompts[2], max_tokens=480)
         call = verifier_client(channel).Generate(convert.session_request_to_proto(wanted))
         await call.initial_metadata()
         await until(lambda: not len(verifier.replica.streams) and not verifier.used)
         finished = verifier.replica.streams.finished(wanted.session_id)
-        assert finished is not None and finished.tokens < 480
+        assert finished is not None and finished.parked and finished.tokens < 480
+        record = await verifier.store.load(wanted.session_id)
+        assert record.finish_reason is None and len(record.tokens) == finished.tokens
         with pytest.raises(aio.AioRpcError) as caught:
             async for _ in call:
                 pass
@@ -39,7 +42,7 @@ async def test_a_client_without_a_deadline_that_does_not_read_loses_its_session(
 async def test_a_client_with_a_deadline_may_take_its_time(
     tiny: Path, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outrider.verifying.service._UNREAD_S", 0.02)
+    monkeypatch.setattr("outrider.verifying.sending.UNREAD_S", 0.02)
     async with running(tiny) as verifier, aio.insecure_channel(verifier.address, options=NARROW) as channel:
         wanted = convert.session_request_to_proto(request(prompts[2], max_tokens=480))
         call = verifier_client(channel).Generate(wanted, timeout=120)

@@ -12,7 +12,7 @@ from outrider.core.params import LogprobParams, SamplingParams, StopParams
 from outrider.core.sessions import SessionRecord
 from outrider.core.trees import TokenTree
 from outrider.engine.api import StepItem
-from outrider.verifying.logprobs import prompt_rows, tell_of_prompts, token_logprobs
+from outrider.verifying.logprobs import prompt_rows, tell_of_known, token_logprobs
 from outrider.verifying.session import Drafting, Session
 from outrider.verifying.work import Work
 
@@ -80,11 +80,13 @@ class _Sequence:
         self.kv_len = kv_len
 
 
-def session_of(prompt: int, wanted: LogprobParams, generated: tuple[int, ...] = ()) -> Session:
+def session_of(
+    prompt: int, wanted: LogprobParams, generated: tuple[int, ...] = (), from_token: int = 0
+) -> Session:
     record = SessionRecord(
         "s", tuple(range(prompt)), SamplingParams(), StopParams(64), tokens=generated, logprobs=wanted
     )
-    return Session.admitted(record, 1, Drafting())
+    return Session.admitted(record, 1, Drafting(), from_token)
 
 
 def work_of(session: Session, kv_len: int, count: int) -> Work:
@@ -103,7 +105,7 @@ def test_every_prompt_token_but_the_first_is_told_once_whatever_the_chunks(chunk
     while start < 10:
         count = min(chunk, 10 - start)
         work = work_of(session, start, count)
-        tell_of_prompts(logits, [slice(start, start + count)], [work])
+        tell_of_known(logits, [slice(start, start + count)], [work])
         if work.prompt_logprobs is not None:
             assert work.prompt_logprobs.first_position == session.prompt_told
             told += work.prompt_logprobs.entries
@@ -126,12 +128,34 @@ def test_what_was_told_before_a_preemption_may_come_from_the_cache():
 def test_prompts_are_not_told_of_without_being_asked_nor_by_who_goes_on():
     assert session_of(10, LogprobParams(top=3)).reusable is None
     assert session_of(1, LogprobParams(prompt_top=3)).reusable is None
-    assert session_of(10, LogprobParams(prompt_top=3), generated=(4,)).reusable is None
+    assert session_of(10, LogprobParams(prompt_top=3), (4,), from_token=1).reusable is None
+
+
+@pytest.mark.parametrize("from_token", range(5))
+@pytest.mark.parametrize("chunk", [1, 2, 3, 14])
+def test_generated_tokens_that_a_session_came_with_are_told_once_whatever_the_chunks(
+    chunk: int, from_token: int
+) -> None:
+    session = session_of(10, LogprobParams(top=2), (10, 11, 12, 13), from_token)
+    assert session.reusable == (9 + from_token if from_token < 4 else None)
+    logits, told = rows_of(14), []
+    for start in range(0, 14, chunk):
+        count = min(chunk, 14 - start)
+        work = work_of(session, start, count)
+        tell_of_known(logits, [slice(start, start + count)], [work])
+        assert work.prompt_logprobs is None
+        if work.told_again is not None:
+            assert work.told_again.first_token == from_token + len(told)
+            assert work.told_again.token_ids == tuple(entry.token_id for entry in work.told_again.logprobs)
+            told += work.told_again.logprobs
+            session.stored_told += len(work.told_again.token_ids)
+    expected = token_logprobs(logits[9 + from_token : 13], range(10 + from_token, 14), 2)
+    assert told == expected and not session.untold and session.reusable is None
 
 
 def test_nothing_is_told_of_a_prompt_to_who_wants_nothing():
     work = work_of(session_of(4, LogprobParams(top=2)), 0, 4)
-    tell_of_prompts(rows_of(4), [slice(0, 4)], [work])
+    tell_of_known(rows_of(4), [slice(0, 4)], [work])
     assert work.prompt_logprobs is None and work.failure is None
 
 
@@ -140,6 +164,6 @@ def test_logits_that_are_not_numbers_fail_their_own_session():
     works = [work_of(session_of(4, asked), 0, 4) for _ in range(3)]
     logits = rows_of(12)
     logits[5, 100] = math.nan
-    tell_of_prompts(logits, [slice(0, 4), slice(4, 8), slice(8, 12)], works)
+    tell_of_known(logits, [slice(0, 4), slice(4, 8), slice(8, 12)], works)
     assert [work.failure is None for work in works] == [True, False, True]
     assert [work.prompt_logprobs is None for work in works] == [False, True, False]

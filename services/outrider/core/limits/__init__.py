@@ -32,7 +32,7 @@ from outrider.core.limits.outputs import (
     check_completions,
     check_logprobs,
 )
-from outrider.core.limits.prompts import check_length, check_prompt
+from outrider.core.limits.prompts import check_generated, check_length, check_prompt
 from outrider.core.limits.sampling import (
     MAX_SEED,
     MAX_TEMPERATURE,
@@ -98,6 +98,7 @@ __all__ = [
     "check_cache_salt",
     "check_completions",
     "check_edits",
+    "check_generated",
     "check_grammar",
     "check_length",
     "check_logprobs",

@@ -27,6 +27,12 @@ def check_prompt(prompt: Sequence[int], *, vocab_size: int, context_length: int)
     token_ids("prompt", (min(prompt), max(prompt)), vocab_size=vocab_size)
 
 
+def check_generated(field: str, tokens: Sequence[int], *, vocab_size: int) -> None:
+    """Generated tokens that a caller has are of known ids (`vocab_size` 0: unbounded); there may be none."""
+    if tokens:
+        token_ids(field, (min(tokens), max(tokens)), vocab_size=vocab_size)
+
+
 def check_length(prompt_tokens: int, max_tokens: int, *, context_length: int) -> None:
     """Prompt and `max_tokens` together fit the context (0: unbounded).
 
