@@ -19,6 +19,7 @@ from outrider.gateway.admission import Admission
 from outrider.gateway.background import Background
 from outrider.gateway.failover import Origin, Session
 from outrider.gateway.generation import Generation
+from outrider.gateway.limits import Lease, Limiter
 from outrider.gateway.observation import Caller, Observation, Observer
 from outrider.gateway.placement import affinity_key
 from outrider.gateway.presentation import Presentation
@@ -50,6 +51,7 @@ class Generations:
         timeout_s: float,
         failover_s: float = 30.0,
         block_size: int = 16,
+        limiter: Limiter | None = None,
     ) -> None:
         """Args:
         verifiers: where sessions run.
@@ -58,6 +60,7 @@ class Generations:
         timeout_s: longest that one may run.
         failover_s: how long one that lost its verifier waits for another.
         block_size: tokens of a KV block, for placement.
+        limiter: of each tenant's generations and tokens.
         """
         self._verifiers = verifiers
         self.tokenizer = tokenizer
@@ -65,6 +68,7 @@ class Generations:
         self._timeout_s = timeout_s
         self._failover_s = failover_s
         self._block_size = block_size
+        self._limiter = limiter or Limiter()
         self._running: dict[str, Generation] = {}
         self._holders: OrderedDict[str, str] = OrderedDict()  # oldest first
         self._background = Background()
@@ -109,8 +113,9 @@ class Generations:
             OutriderError: the request is refused, no verifier takes it, or it failed later.
         """
         model = self.info.model.model_name
-        with self._observed(request, caller, model) as observation:
+        with self._observed(request, caller, model) as (observation, lease):
             asked = await (admission or Admission()).session(request, self.info.model, self.tokenizer)
+            lease.reserve(len(asked.prompt) + asked.stop.max_tokens)
             asked = replace(asked, tenant=caller.tenant)
             note = Presentation.decode(asked.presentation)
             key = affinity_key(asked.prompt, salt_of(asked.tenant, asked.cache_salt), self._block_size)
@@ -146,7 +151,7 @@ class Generations:
             OutriderError: no verifier takes it, or it failed later.
         """
         model = self.info.model.model_name
-        with self._observed(None, caller, model) as observation:
+        with self._observed(None, caller, model) as (observation, _):
             await self._background.done(generation_id)  # a verifier may yet be asked to park it
             holder = self._holders.get(generation_id, "")
             session = self._session(Origin(generation_id, caller.tenant, holder=holder), caller, observation)
@@ -188,10 +193,11 @@ class Generations:
     @contextmanager
     def _observed(
         self, request: GenerationRequest | None, caller: Caller, model: str
-    ) -> Iterator[Observation]:
+    ) -> Iterator[tuple[Observation, Lease]]:
         observation = self._observer.begin(request, caller, model)
         try:
-            yield observation
+            with self._limiter.generation(caller.tenant, lambda: observation.tokens) as lease:
+                yield observation, lease
         except OutriderError as error:
             observation.failed(error)
             raise

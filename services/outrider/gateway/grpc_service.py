@@ -12,10 +12,13 @@ from grpc import aio
 from outrider.core.errors import (
     DeadlineExceededError,
     OutriderError,
+    UnauthenticatedError,
     UnavailableError,
     describe,
 )
 from outrider.gateway.admission import Admission, PromptAdmission
+from outrider.gateway.auth import Authenticator
+from outrider.gateway.auth.grpc_gate import tenant_of
 from outrider.gateway.generation import Generation
 from outrider.gateway.generations import Generations, draw_seed
 from outrider.gateway.observation import Caller, Observer, safe_request_id
@@ -37,9 +40,12 @@ Told = TypeVar("Told")
 class GenerationServicer(GenerationService):
     """Serves `Generations` over gRPC."""
 
-    def __init__(self, generations: Generations, observer: Observer, *, unread_s: float) -> None:
+    def __init__(
+        self, generations: Generations, observer: Observer, authenticator: Authenticator, *, unread_s: float
+    ) -> None:
         """`unread_s`: how long a client may leave a message unread."""
         self._generations = generations
+        self._authenticator = authenticator
         self._observer = observer
         self._unread_s = unread_s
 
@@ -54,7 +60,7 @@ class GenerationServicer(GenerationService):
         def opened() -> AbstractAsyncContextManager[Generation]:
             asked = convert.generation_request_from_proto(request, draw_seed=draw_seed)
             admission = Admission(PromptAdmission(origin=Origin(operation)))
-            return self._generations.open(asked, _caller(operation, context), admission)
+            return self._generations.open(asked, self._caller(operation, context), admission)
 
         await self._answer(_GENERATE, context, opened, convert.generation_event_to_proto)
 
@@ -65,7 +71,7 @@ class GenerationServicer(GenerationService):
 
         def opened() -> AbstractAsyncContextManager[Generation]:
             generation_id, _ = convert.resume_request_from_proto(request)
-            caller = _caller(names.OPERATION_COMPLETION, context)
+            caller = self._caller(names.OPERATION_COMPLETION, context)
             return self._generations.resume(generation_id, request.from_token, caller)
 
         await self._answer(
@@ -128,7 +134,11 @@ class GenerationServicer(GenerationService):
         self, request: pb.CancelRequest, context: aio.ServicerContext[pb.CancelRequest, pb.CancelResponse]
     ) -> pb.CancelResponse:
         """End a generation of this gateway, whichever API it came in by."""
-        return pb.CancelResponse(found=await self._generations.cancel(request.generation_id))
+        try:
+            found = await self._generations.cancel(request.generation_id, self._tenant(context))
+        except UnauthenticatedError as error:
+            await abort(context, error)
+        return pb.CancelResponse(found=found)
 
     async def ListModels(
         self,
@@ -141,6 +151,20 @@ class GenerationServicer(GenerationService):
         except UnavailableError as error:
             await abort(context, error)
 
+    def _caller(self, operation: str, context: aio.ServicerContext[Any, Any]) -> Caller:
+        """Raises UnauthenticatedError: the key has become invalid since the call was let in."""
+        sent = aio.Metadata(*(context.invocation_metadata() or ()))
+        return Caller(
+            operation=operation,
+            request_id=safe_request_id(metadata.value(sent, metadata.REQUEST_ID)),
+            traceparent=metadata.value(sent, metadata.TRACEPARENT),
+            timeout_s=context.time_remaining(),
+            tenant=self._tenant(context),
+        )
+
+    def _tenant(self, context: aio.ServicerContext[Any, Any]) -> str:
+        return tenant_of(self._authenticator, context.invocation_metadata())
+
 
 def _is_news(event: GenerationEvent, from_token: int) -> bool:
     """Whether a client that has `from_token` tokens, and the text that they settled, knows nothing of it."""
@@ -152,13 +176,3 @@ def _is_news(event: GenerationEvent, from_token: int) -> bool:
 
 def _operation(request: pb.GenerateRequest) -> str:
     return names.OPERATION_CHAT if request.WhichOneof("input") == "chat" else names.OPERATION_COMPLETION
-
-
-def _caller(operation: str, context: aio.ServicerContext[Any, Any]) -> Caller:
-    sent = aio.Metadata(*(context.invocation_metadata() or ()))
-    return Caller(
-        operation=operation,
-        request_id=safe_request_id(metadata.value(sent, metadata.REQUEST_ID)),
-        traceparent=metadata.value(sent, metadata.TRACEPARENT),
-        timeout_s=context.time_remaining(),
-    )

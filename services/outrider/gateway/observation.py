@@ -63,6 +63,7 @@ class Observation:
         self._metrics = metrics
         self._span = span
         self._caller = caller
+        self.tokens = 0  # of prompt and answer, so far
         self._last_delivery: float | None = None
         self._admitted = False
         self._settled = False
@@ -78,6 +79,7 @@ class Observation:
     def admitted(self, started: GenerationStarted, prompt_tokens: int) -> None:
         """A verifier took it."""
         self._admitted = True
+        self.tokens += prompt_tokens
         self._metrics.stream_opened(prompt_tokens)
         self._span.set_attribute(names.ATTR_SESSION, started.generation_id)
         self._span.set_attribute(names.ATTR_RESPONSE_ID, started.generation_id)
@@ -89,6 +91,7 @@ class Observation:
         """So many more tokens go to the client."""
         if not tokens:
             return
+        self.tokens += tokens
         now = time.monotonic()
         if self._last_delivery is None:
             waited = now - self._caller.arrived

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import math
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import uvicorn
-from fastapi import FastAPI
 from grpc import aio
 from prometheus_client import CollectorRegistry
 
 from outrider.catalogue import resolve
 from outrider.config.schema import GatewayConfig, OutriderConfig
-from outrider.core.errors import ConfigError, ModelMismatchError
+from outrider.core.errors import ModelMismatchError
 from outrider.discovery import Role, open_registry
+from outrider.gateway.auth import Authenticator
+from outrider.gateway.auth.grpc_gate import KeyGate
 from outrider.gateway.generations import Generations
 from outrider.gateway.grpc_service import GenerationServicer
+from outrider.gateway.http_server import HttpServer, listening
+from outrider.gateway.limits import Limiter
 from outrider.gateway.observation import Observer
 from outrider.gateway.openai.budget import Budget
 from outrider.gateway.openai.routes import Context, make_app
@@ -30,6 +29,7 @@ from outrider.telemetry import tracing
 from outrider.telemetry.metrics import GatewayMetrics
 from outrider.wire import channels
 from outrider.wire.messages import VerifierInfo
+from outrider.wire.protection import Protection, internal_protection, public_protection
 from outrider.wire.services import GENERATION, add_generation
 
 _LOG = logging.getLogger(__name__)
@@ -52,15 +52,16 @@ async def serve(
     `ready` is called with the addresses of both APIs once a verifier has answered and both listen.
 
     Raises:
-        ConfigError: no tokenizer, or an address that cannot be bound.
+        ConfigError: no tokenizer, an address that cannot be bound, or files that `security` names are wrong.
         ModelMismatchError: a verifier whose tokenizer is another one.
     """
     tokenizer = _tokenizer(config)
+    security = _Security(config)
     traces = tracing.setup(config.telemetry, "gateway")
     registry = open_registry(config, Role.VERIFIER)
     verifiers = VerifierPool(
         registry,
-        channels.open_channel,
+        security.open_channel,
         _same_tokenizer(tokenizer),
         probe_s=config.gateway.probe_s,
         timeout_s=config.gateway.verifier_timeout_s,
@@ -68,7 +69,7 @@ async def serve(
     try:
         info = await _unless_stopped(verifiers, stop)
         if info is not None:
-            await _serve(config, verifiers, tokenizer, traces, info, ready, stop, grace_s)
+            await _serve(config, security, verifiers, tokenizer, traces, info, ready, stop, grace_s)
     finally:
         await verifiers.close()
         await registry.close()
@@ -77,6 +78,7 @@ async def serve(
 
 async def _serve(
     config: OutriderConfig,
+    security: _Security,
     verifiers: VerifierPool,
     tokenizer: TextTokenizer,
     traces: tracing.Tracing,
@@ -94,11 +96,26 @@ async def _serve(
         timeout_s=config.gateway.request_timeout_s,
         failover_s=config.gateway.failover_s,
         block_size=config.verifier.block_size,
+        limiter=security.limiter,
     )
-    app = make_app(Context(generations, observer, registry, _budget(config.gateway)))
-    with _listening(config.gateway.host, config.gateway.http_port) as listener:
-        http = _HttpServer(app, listener, grace_s + LAST_WORDS_S)
-        grpc = await _GrpcServer.create(config, GenerationServicer(generations, observer))
+    context = Context(
+        generations,
+        observer,
+        registry,
+        _budget(config.gateway),
+        security.authenticator,
+        security.limiter,
+        body_timeout_s=config.gateway.body_timeout_s,
+    )
+    with listening(config.gateway.host, config.gateway.http_port) as listener:
+        http = HttpServer(
+            make_app(context), listener, config.gateway, grace_s + LAST_WORDS_S, security.public
+        )
+        servicer = GenerationServicer(
+            generations, observer, security.authenticator, unread_s=config.gateway.unread_s
+        )
+        gate = KeyGate(security.authenticator, security.limiter, observer.metrics.request)
+        grpc = await _GrpcServer.create(config.gateway, servicer, gate, security.public)
         await http.start()
         await grpc.start()
         following = asyncio.create_task(grpc.follow(verifiers))
@@ -113,6 +130,21 @@ async def _serve(
             await asyncio.gather(http.stop(), grpc.stop(grace_s + LAST_WORDS_S))
             ending.cancel()
             await generations.settled()
+
+
+class _Security:
+    """Who may call this gateway, and how its links are protected."""
+
+    def __init__(self, config: OutriderConfig) -> None:
+        """Raises ConfigError: a file that `security` names is wrong."""
+        self.public = public_protection(config.security)
+        self.authenticator = Authenticator.of(config.security.api_keys_file)
+        self.limiter = Limiter(self.authenticator.limits)
+        self._internal = internal_protection(config.security)
+
+    def open_channel(self, address: str) -> aio.Channel:
+        """A channel to a verifier."""
+        return channels.open_channel(address, protection=self._internal)
 
 
 async def _break_off(generations: Generations, grace_s: float) -> None:
@@ -169,13 +201,15 @@ class _GrpcServer:
         self.address = address  # host:port
 
     @classmethod
-    async def create(cls, config: OutriderConfig, service: GenerationServicer) -> _GrpcServer:
-        server = channels.make_server(channels.Limits(max_message_bytes=config.gateway.max_body_bytes))
+    async def create(
+        cls, config: GatewayConfig, service: GenerationServicer, gate: KeyGate, protection: Protection
+    ) -> _GrpcServer:
+        server = channels.make_server(channels.Limits(max_message_bytes=config.max_body_bytes), (gate,))
         add_generation(server, service)
         health = await channels.add_health(server, [GENERATION])
-        if config.gateway.reflection:
+        if config.reflection:
             channels.add_reflection(server, [GENERATION])
-        return cls(server, health, channels.listen(server, config.gateway.host, config.gateway.grpc_port))
+        return cls(server, health, channels.listen(server, config.host, config.grpc_port, protection))
 
     async def start(self) -> None:
         await self._server.start()
@@ -189,62 +223,3 @@ class _GrpcServer:
     async def stop(self, grace_s: float) -> None:
         await self._health.shut_down()
         await self._server.stop(grace_s)
-
-
-class _HttpServer:
-    """The HTTP API on a socket that is bound already."""
-
-    def __init__(self, app: FastAPI, listener: socket.socket, grace_s: float) -> None:
-        host, port = listener.getsockname()[:2]
-        self.address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-        self._listener = listener
-        self._uvicorn = _Uvicorn(
-            uvicorn.Config(
-                app,
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=math.ceil(grace_s),
-            )
-        )
-        self._serving: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        self._serving = asyncio.create_task(self._uvicorn.serve(sockets=[self._listener]))
-        await self._uvicorn.listening.wait()
-
-    async def stop(self) -> None:
-        if self._serving is not None:
-            self._uvicorn.should_exit = True
-            await self._serving
-
-
-@contextlib.contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-        except OSError as error:
-            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-        yield listener
-
-
-class _Uvicorn(uvicorn.Server):
-    """A server that says when it listens, and leaves signals to whoever runs the process."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.listening = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        try:
-            await super().startup(sockets)
-        finally:
-            self.listening.set()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield

@@ -219,6 +219,8 @@ class VerifierLink:
 def _failure(error: aio.AioRpcError) -> OutriderError:
     if error.code() in _BROKEN and not metadata.value(error.trailing_metadata(), metadata.ERROR_LABEL):
         return UnavailableError(f"the connection to the verifier broke: {error.details()}")
+    if error.code() is grpc.StatusCode.UNAUTHENTICATED:  # ours, not the client's
+        return UnavailableError("the verifier refused this gateway: see security.cluster_token_file")
     return from_rpc_error(error)
 
 

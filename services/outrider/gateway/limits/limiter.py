@@ -17,10 +17,10 @@ BUSY_RETRY_S = 1.0
 class Lease:
     """One generation of a tenant, from admission to its end."""
 
-    def __init__(self, bucket: Callable[[], Bucket | None]) -> None:
+    def __init__(self, bucket: Callable[[], Bucket | None], used: Callable[[], int]) -> None:
         self._bucket = bucket
+        self._used = used
         self._reserved = 0
-        self._used = 0
 
     def reserve(self, tokens: int) -> None:
         """Set aside what the generation may use at most: prompt and answer.
@@ -37,13 +37,9 @@ class Lease:
         bucket.take(tokens)
         self._reserved = tokens
 
-    def use(self, tokens: int) -> None:
-        """So many more were used."""
-        self._used += tokens
-
     def settle(self) -> None:
         """It is over: what was set aside and not used is given back. Idempotent."""
-        unused, self._reserved = self._reserved - self._used, 0
+        unused, self._reserved = self._reserved - self._used(), 0
         bucket = self._bucket()
         if unused > 0 and bucket is not None:
             bucket.give_back(unused)
@@ -53,9 +49,12 @@ class Limiter:
     """Counts what each tenant uses."""
 
     def __init__(
-        self, limits_of: Callable[[str], KeyLimits], *, clock: Callable[[], float] = time.monotonic
+        self,
+        limits_of: Callable[[str], KeyLimits] = lambda _: KeyLimits(),
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`limits_of` tells a tenant's limits; they may change."""
+        """`limits_of` tells a tenant's limits, which may change; by default nobody has any."""
         self._limits_of = limits_of
         self._clock = clock
         self._requests: dict[str, Bucket] = {}
@@ -77,8 +76,8 @@ class Limiter:
         bucket.take(1)
 
     @contextmanager
-    def generation(self, tenant: str) -> Iterator[Lease]:
-        """Around a generation.
+    def generation(self, tenant: str, used: Callable[[], int]) -> Iterator[Lease]:
+        """Around a generation; `used` tells how many tokens, of prompt and answer, it has used.
 
         Raises:
             RateLimitedError: as many as may run at once do.
@@ -90,7 +89,9 @@ class Limiter:
                 f"the API key may have {most} generations at once", retry_after_s=BUSY_RETRY_S
             )
         self._running[tenant] = running + 1
-        lease = Lease(lambda: self._bucket(self._tokens, tenant, self._limits_of(tenant).tokens_per_minute))
+        lease = Lease(
+            lambda: self._bucket(self._tokens, tenant, self._limits_of(tenant).tokens_per_minute), used
+        )
         try:
             yield lease
         finally:

@@ -12,7 +12,9 @@ from prometheus_client import CollectorRegistry
 from outrider import __version__
 from outrider.core import limits
 from outrider.core.errors import ModelNotFoundError, UnavailableError
+from outrider.gateway.auth import Authenticator
 from outrider.gateway.generations import Generations
+from outrider.gateway.limits import Limiter
 from outrider.gateway.observation import Observer
 from outrider.gateway.openai import errors, openapi
 from outrider.gateway.openai import responses as r
@@ -20,7 +22,7 @@ from outrider.gateway.openai.budget import Budget
 from outrider.gateway.openai.chat_shape import ChatShape
 from outrider.gateway.openai.completion_shape import CompletionShape
 from outrider.gateway.openai.exchange import Endpoint, Exchange
-from outrider.gateway.openai.middleware import RequestId
+from outrider.gateway.openai.middleware import ApiKey, BodyDeadline, RequestId
 from outrider.gateway.openai.requests import ChatRequest, CompletionRequest
 from outrider.gateway.openai.shapes import model_card
 from outrider.telemetry import names
@@ -40,7 +42,7 @@ COMPLETIONS = Endpoint(
 )
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": r.ErrorBody} for status in (400, 404, 413, 415, 429, 500, 503, 504)
+    status: {"model": r.ErrorBody} for status in (400, 401, 404, 408, 413, 415, 429, 500, 503, 504)
 }
 _STREAM: dict[str, Any] = {
     "description": "with `stream`: server-sent events, each a JSON object, then `[DONE]`",
@@ -56,6 +58,9 @@ class Context:
     observer: Observer
     registry: CollectorRegistry
     budget: Budget
+    authenticator: Authenticator
+    limiter: Limiter
+    body_timeout_s: float
 
 
 def make_app(context: Context) -> FastAPI:
@@ -65,6 +70,16 @@ def make_app(context: Context) -> FastAPI:
     app.include_router(_model_routes(context))
     app.include_router(_service_routes(context))
     errors.install(app)
+    # Each one is put around those before it.
+    app.add_middleware(BodyDeadline, timeout_s=context.body_timeout_s)
+    app.add_middleware(
+        ApiKey,
+        authenticator=context.authenticator,
+        limiter=context.limiter,
+        refused=lambda path, label: context.observer.metrics.request(
+            path if path in (CHAT.route, COMPLETIONS.route) else "other", label
+        ),
+    )
     app.add_middleware(RequestId)
     openapi.describe_bodies(app, {CHAT.route: ChatRequest, COMPLETIONS.route: CompletionRequest})
     return app
