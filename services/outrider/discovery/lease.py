@@ -88,7 +88,7 @@ class LeaseRegistry:
             self._doubtful = True
             self._say(str(error))
             return
-        self._say(f"registry {self._ledger.address}: no lease is renewed any more" if page.stalled else "")
+        self._say(f"registry {self._ledger.address}: no lease was renewed in time" if page.stalled else "")
         self._take(page)
 
     def _take(self, page: Page) -> None:

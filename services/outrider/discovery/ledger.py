@@ -3,6 +3,7 @@
 `outrider:{registry}:instances` is a hash:
 
 - `since`               when it was made (server time): another value means that the server has forgotten
+- `written`             when it was written to last, in milliseconds of server time
 - `ROLE/NAME/ADDRESS`   "ENDS NUMBER INSTANCE_ID JSON": the end of the lease in milliseconds of server time; a
                         number that is higher for the younger of two instances at one address
 
@@ -44,7 +45,7 @@ class Page:
     """What stands in the registry."""
 
     since: str  # empty: nothing was ever entered
-    stalled: bool  # no lease is in force: nobody lives, or nobody can write; `instances` are all there are
+    stalled: bool  # all leases have ended, and nobody has written since: nobody lives, or nobody can write
     instances: tuple[Instance, ...]  # in a stable order
 
 

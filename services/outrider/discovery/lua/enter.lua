@@ -17,7 +17,7 @@ if not number then
   local all = redis.call('HGETALL', KEYS[1])
   for i = 1, #all, 2 do
     local stops = tonumber(string.match(all[i + 1], '^(%d+) '))
-    if all[i] ~= 'since' and stops and stops + 10 * ARGV[2] < now then
+    if stops and stops + 10 * ARGV[2] < now then
       redis.call('HDEL', KEYS[1], all[i])
     end
   end
@@ -26,6 +26,7 @@ elseif holder ~= ARGV[3] and last > number and ends > now then
 end
 local ended = string.format('%.0f', now + ARGV[2])
 number = string.format('%.0f', number)
-redis.call('HSET', KEYS[1], ARGV[1], ended .. ' ' .. number .. ' ' .. ARGV[3] .. ' ' .. ARGV[5])
+local entry = ended .. ' ' .. number .. ' ' .. ARGV[3] .. ' ' .. ARGV[5]
+redis.call('HSET', KEYS[1], ARGV[1], entry, 'written', string.format('%.0f', now))
 redis.call('PEXPIRE', KEYS[1], 86400000)
 return {'ok', number}
