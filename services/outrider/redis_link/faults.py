@@ -28,6 +28,8 @@ def outage(error: BaseException, *, timeout_s: float) -> str | None:
     Returns None if only this call was refused, or if `error` comes neither from the server nor the link.
     """
     code = getattr(error, "status_code", None) or str(error).split(" ", 1)[0]
+    if "unauthenticated" in str(error):  # so a long command is refused to one who has not logged in
+        code = "NOAUTH"
     if isinstance(error, exceptions.RedisError) and code in _REFUSALS:
         return f"{_REFUSALS[code]} ({code})"
     if isinstance(error, exceptions.ResponseError):

@@ -124,10 +124,15 @@ class Watched:
 
     async def fail_over(self) -> None:
         """The sentinels promote the replica; returns when it is the master."""
-        client = Redis(port=self.sentinels[-1].port, protocol=2)
-        await client.execute_command("SENTINEL", "FAILOVER", "main")
-        await client.aclose()
+        await ask(self.sentinels[-1], "SENTINEL", "FAILOVER", "main")
         await until(self._promoted)
+
+    async def settled(self) -> None:
+        """The old master has become a replica of the new one."""
+        await until(self._demoted)
+
+    async def _demoted(self) -> bool:
+        return (await ask(self.master, "INFO", "replication"))["role"] == "slave"
 
     async def _promoted(self) -> bool:
         return (await ask(self.replica, "INFO", "replication"))["role"] == "master"
@@ -136,8 +141,8 @@ class Watched:
 class SentinelServer(RedisServer):
     """A sentinel; it writes its findings to a file in its folder."""
 
-    def __init__(self, master: RedisServer, others: int, *options: str) -> None:
-        super().__init__()
+    def __init__(self, master: RedisServer, others: int, password: str = "") -> None:
+        super().__init__(password=password)
         self._others = others
         lines = [
             f"port {self.port}",
@@ -145,7 +150,7 @@ class SentinelServer(RedisServer):
             f"sentinel monitor main 127.0.0.1 {master.port} 1",
             "sentinel down-after-milliseconds main 1000",
             "sentinel failover-timeout main 5000",
-            *options,
+            *([f"requirepass {password}"] if password else []),
         ]
         self._file = Path(self._folder.name) / "sentinel.conf"
         self._file.write_text("\n".join(lines) + "\n")
@@ -155,7 +160,7 @@ class SentinelServer(RedisServer):
 
     async def sees_all(self) -> bool:
         """Whether it has found the replica and the other sentinels."""
-        client = Redis(port=self.port, protocol=2)
+        client = Redis.from_url(self.url, protocol=2)
         try:
             state = (await client.sentinel_masters())["main"]
         finally:
@@ -164,16 +169,14 @@ class SentinelServer(RedisServer):
 
 
 @asynccontextmanager
-async def watched(
-    *options: str, sentinels: int = 3, sentinel_options: tuple[str, ...] = ()
-) -> AsyncIterator[Watched]:
-    """A master, its replica and sentinels. `options` are those of the two servers."""
+async def watched(*options: str, sentinels: int = 3, password: str = "") -> AsyncIterator[Watched]:
+    """A master, its replica and sentinels. `options`: of the two servers; `password`: of the sentinels."""
     common = ("--repl-diskless-sync-delay", "0", *options)
     started: list[RedisServer] = []
     try:
         master = RedisServer(*common)
         replica = RedisServer("--replicaof", f"127.0.0.1 {master.port}", *common)
-        watchers = [SentinelServer(master, sentinels - 1, *sentinel_options) for _ in range(sentinels)]
+        watchers = [SentinelServer(master, sentinels - 1, password) for _ in range(sentinels)]
         for server in (master, replica, *watchers):
             started.append(server)
             server.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from outrider.core.errors import StaleEpochError
 from outrider.sessions.redis import RedisStore
 from outrider.sessions.writer import CommitWriter
+from tests.integration.sessions.records import commit, record
 
 PATIENCE_S = 60.0
 
@@ -53,6 +54,25 @@ class Watcher:
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()
+
+
+class Live:
+    """Sessions that run in a verifier, whose memory is the truth: every step adds one token to each."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.sessions = {name: record(name) for name in names}
+
+    def begin(self, writer: CommitWriter) -> None:
+        for session in self.sessions.values():
+            writer.create(session)
+
+    def step(self, writer: CommitWriter) -> None:
+        commits = []
+        for name, held in self.sessions.items():
+            length = len(held.tokens)
+            self.sessions[name] = record(name, tokens=(*held.tokens, length))
+            commits.append(commit(length, length, session_id=name))
+        writer.put(commits)
 
 
 @asynccontextmanager
