@@ -7,6 +7,7 @@ received. It claims the session first; the old stream is dropped afterwards.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Sequence
@@ -312,7 +313,8 @@ class Session:
         backoff = FIRST_BACKOFF_S
         while True:
             upcoming = self._pool.moved.upcoming
-            for link in self._places(holder):
+            places = self._places(holder)
+            for link in places:
                 search.attempts += 1
                 try:
                     await self._attach(link)
@@ -323,18 +325,23 @@ class Session:
                     self._note_failure(link, error)
                 else:
                     return
-            try:  # not all at once, should many sessions wait for the same verifier
-                await asyncio.wait_for(upcoming.wait(), backoff * random.uniform(0.5, 1.0))
-            except TimeoutError:
+            # A verifier that comes is tried at once; one that was tried has its pause, whatever it says.
+            pause_s = backoff * random.uniform(0.5, 1.0)
+            if places:
+                await asyncio.sleep(pause_s)
                 backoff = min(2 * backoff, LAST_BACKOFF_S)
+            else:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(upcoming.wait(), LAST_BACKOFF_S)
 
     async def _still_there(self, lost: VerifierLink, cause: OutriderError) -> str:
         """Address of the verifier if it answers although its stream broke; empty: it does not."""
+        if isinstance(cause, StoreUnavailableError):
+            return lost.address
+        lost.lost()
         if isinstance(cause, SessionMovedError | StaleEpochError):
             return ""
-        if not isinstance(cause, StoreUnavailableError):
-            lost.lost()
-            await self._pool.recheck(RECHECK_S, [lost])
+        await self._pool.recheck(RECHECK_S, [lost])
         return lost.address
 
     def _note_failure(self, link: VerifierLink, error: OutriderError) -> None:

@@ -71,14 +71,16 @@ class Received:
             raise InternalError(f"the verifier sent token {first}, {expected} was next")
         self._next = first + len(event.token_ids)
         again = have - first
-        known = tuple(self.tokens[first : self._next])
-        if known != event.token_ids[:again]:
-            raise InternalError(f"the session went on with other tokens from {first} on than those received")
-        if again and again >= len(event.token_ids):
-            return None
-        new = SessionTokens(
-            have, event.token_ids[again:], max(0, event.accepted - again), event.logprobs[again:]
-        )
+        new = event
+        if again:
+            if tuple(self.tokens[first : self._next]) != event.token_ids[:again]:
+                raise InternalError(
+                    f"the session went on with other tokens from {first} on than those received"
+                )
+            if again >= len(event.token_ids):
+                return None
+            accepted = max(0, event.accepted - again)
+            new = SessionTokens(have, event.token_ids[again:], accepted, event.logprobs[again:])
         self.tokens.extend(new.token_ids)
         self.rounds += 1
         self._here.rounds += 1

@@ -149,17 +149,21 @@ class VerifierPool:
 
     def _take(self, instances: tuple[Instance, ...]) -> None:
         listed = {instance.address: instance for instance in instances}
+        before = self._listing()
         for address, instance in listed.items():
             link = self._links.get(address) or self._add(address)
             link.listed = True
-            leaving = instance.instance_id if instance.draining else ""
-            if link.leaving != leaving:
-                link.leaving = leaving
-                self.moved.notify()
+            link.leaving = instance.instance_id if instance.draining else ""
         for address, link in self._links.items():
             if link.listed and address not in listed:
                 _LOG.info("verifier %s has left the registry", address)
                 link.listed = False
+        if self._listing() != before:
+            self.moved.notify()
+
+    def _listing(self) -> list[tuple[str, bool, str]]:
+        """What the registry says that matters for placement."""
+        return [(link.address, link.listed, link.leaving) for link in self._links.values()]
 
     def _add(self, address: str) -> VerifierLink:
         link = self._links[address] = VerifierLink(address, self._open_channel, self.moved)
