@@ -151,7 +151,8 @@ class Generations:
             OutriderError: no verifier takes it, or it failed later.
         """
         model = self.info.model.model_name
-        with self._observed(None, caller, model) as (observation, _):
+        with self._observed(None, caller, model) as (observation, lease):
+            lease.reserve(0)
             await self._background.done(generation_id)  # a verifier may yet be asked to park it
             holder = self._holders.get(generation_id, "")
             session = self._session(Origin(generation_id, caller.tenant, holder=holder), caller, observation)

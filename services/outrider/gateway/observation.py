@@ -53,17 +53,18 @@ class Observer:
             span.set_attributes(_caller_attributes(caller, model))
             if request is not None:
                 span.set_attributes(_request_attributes(request))
-        return Observation(self.metrics, span, caller)
+        return Observation(self.metrics, span, caller, resumed=request is None)
 
 
 class Observation:
     """One generation as it goes on; must be closed."""
 
-    def __init__(self, metrics: GatewayMetrics, span: Span, caller: Caller) -> None:
+    def __init__(self, metrics: GatewayMetrics, span: Span, caller: Caller, *, resumed: bool = False) -> None:
         self._metrics = metrics
         self._span = span
         self._caller = caller
-        self.tokens = 0  # of prompt and answer, so far
+        self.tokens = 0  # of the prompt, if it is new, and of the answer, so far
+        self._resumed = resumed
         self._last_delivery: float | None = None
         self._admitted = False
         self._settled = False
@@ -79,7 +80,8 @@ class Observation:
     def admitted(self, started: GenerationStarted, prompt_tokens: int) -> None:
         """A verifier took it."""
         self._admitted = True
-        self.tokens += prompt_tokens
+        if not self._resumed:
+            self.tokens += prompt_tokens
         self._metrics.stream_opened(prompt_tokens)
         self._span.set_attribute(names.ATTR_SESSION, started.generation_id)
         self._span.set_attribute(names.ATTR_RESPONSE_ID, started.generation_id)

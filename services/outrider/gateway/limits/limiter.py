@@ -23,7 +23,7 @@ class Lease:
         self._reserved = 0
 
     def reserve(self, tokens: int) -> None:
-        """Set aside what the generation may use at most: prompt and answer.
+        """Set aside what the generation may use at most, prompt and answer; 0 if that is not known.
 
         Raises:
             RateLimitedError: so many tokens are not there now.
@@ -38,11 +38,15 @@ class Lease:
         self._reserved = tokens
 
     def settle(self) -> None:
-        """It is over: what was set aside and not used is given back. Idempotent."""
-        unused, self._reserved = self._reserved - self._used(), 0
+        """It is over: what was set aside and not used is given back, what was used beyond it is taken."""
+        unused = self._reserved - self._used()
         bucket = self._bucket()
-        if unused > 0 and bucket is not None:
+        if bucket is None:
+            return
+        if unused > 0:
             bucket.give_back(unused)
+        else:
+            bucket.take(-unused)
 
 
 class Limiter:

@@ -69,13 +69,14 @@ def test_tokens_that_were_not_used_are_given_back() -> None:
     setting = Setting(a=KeyLimits(tokens_per_minute=100))
     with setting.generation("a") as lease:
         lease.reserve(100)
-        setting.used = 15
         with setting.generation("a") as other, pytest.raises(RateLimitedError) as caught:
             other.reserve(1)
         assert caught.value.retry_after_s == pytest.approx(0.6)
+        setting.used = 15
+    setting.used = 0
     with setting.generation("a") as lease:
         lease.reserve(85)
-        with pytest.raises(RateLimitedError), setting.generation("a") as other:
+        with setting.generation("a") as other, pytest.raises(RateLimitedError):
             other.reserve(1)
 
 
@@ -86,11 +87,27 @@ def test_a_generation_that_failed_before_it_ran_costs_no_tokens() -> None:
             lease.reserve(100)
 
 
+def test_what_is_used_without_having_been_set_aside_is_owed() -> None:
+    """So a generation that is broken off and resumed costs as much as one that is not."""
+    setting = Setting(a=KeyLimits(tokens_per_minute=100))
+    with setting.generation("a") as lease:
+        lease.reserve(0)
+        setting.used = 160
+    setting.used = 0
+    with setting.generation("a") as lease:
+        with pytest.raises(RateLimitedError) as caught:
+            lease.reserve(0)
+        assert caught.value.retry_after_s == pytest.approx(36)
+        setting.clock.now += 36
+        lease.reserve(0)
+
+
 def test_a_request_larger_than_a_minute_is_served_when_nothing_else_was() -> None:
     setting = Setting(a=KeyLimits(tokens_per_minute=100))
     with setting.generation("a") as lease:
         lease.reserve(1000)
         setting.used = 160
+    setting.used = 0
     with setting.generation("a") as lease:
         with pytest.raises(RateLimitedError) as caught:
             lease.reserve(40)
