@@ -29,12 +29,13 @@ async def serving(serve, config):
 
 
 @asynccontextmanager
-async def real_addresses(folder, *, drafters=None, verifier=None, gateway=None):
+async def real_addresses(folder, *, drafters=None, verifier=None, gateway=None, store=None):
     """Addresses of a stack's gateway; the model is called "tiny". `drafters`: name -> settings."""
     small = {"dtype": "float32", "threads": 1, "pool_tokens": 4096}
     told = {
         "model": str(folder),
         "served_name": "tiny",
+        "store": store or {},
         "verifier": small | {"port": 0, "patience_ms": 5000} | (verifier or {}),
         "drafters": {
             name: small | {"port": free_port(), "model": str(folder)} | settings

@@ -15,7 +15,7 @@ from outrider.core.errors import UnavailableError
 from outrider.core.fingerprint import tokenizer_fingerprint
 from tests.integration.gateway.conftest import config_for, gateway_over, say
 from tests.integration.gateway.scripted_verifier import ScriptedVerifier, info_for, running
-from tests.integration.gateway.sse_events import events_in
+from tests.integration.gateway.sse_events import events_in, first_events, folded, read_events
 from tests.unit.gateway import tokenizers_zoo as zoo
 from tests.unit.gateway.test_chat_template import HERMES
 
@@ -115,54 +115,6 @@ async def two_gateways(model_folder: Path, text: str):
         yield Pair(verifier, *clients)
 
 
-async def read(client: httpx.AsyncClient, path: str, body: dict, last: str = "") -> list[tuple[str, dict]]:
-    """Id and content of all events up to [DONE]."""
-    headers = {"Last-Event-ID": last} if last else {}
-    response = await client.post(path, json=body, headers=headers)
-    assert response.status_code == 200, response.text
-    *events, done = events_in(response.text)
-    assert done == ("", "[DONE]")
-    return [(event_id, json.loads(data)) for event_id, data in events]
-
-
-def folded(events: list[tuple[str, dict]]) -> dict:
-    """What a client makes of a stream, however its tokens were grouped."""
-    answer: dict = {"choices": {}, "usage": []}
-    for _, event in events:
-        for name in ("id", "object", "created", "model"):
-            assert answer.setdefault(name, event[name]) == event[name]
-        if event.get("usage") and not event["choices"]:
-            answer["usage"].append(
-                {name: event["usage"][name] for name in ("prompt_tokens", "completion_tokens")}
-            )
-        for choice in event["choices"]:
-            fold_choice(answer["choices"].setdefault(choice["index"], {}), choice)
-            own = answer["choices"][choice["index"]]
-            for name in ("seed", "prompt_logprobs", "prompt_token_ids"):
-                if name in event:
-                    own[name] = [*own.get(name, []), event[name]]
-    return answer
-
-
-def fold_choice(own: dict, choice: dict) -> None:
-    delta = choice.get("delta", {"content": choice.get("text")})
-    own["text"] = own.get("text", "") + (delta.get("content") or "")
-    own["roles"] = own.get("roles", 0) + ("role" in delta)
-    own["token_ids"] = own.get("token_ids", []) + choice.get("token_ids", [])
-    for call in delta.get("tool_calls", ()):
-        calls = own.setdefault("calls", [])
-        if call["index"] == len(calls):
-            calls.append([call["id"], call["function"]["name"], call["function"]["arguments"]])
-        else:
-            assert "id" not in call and "name" not in call["function"]
-            calls[call["index"]][2] += call["function"]["arguments"]
-    for name in ("prompt_logprobs", "prompt_token_ids", "finish_reason"):
-        if choice.get(name):
-            own[name] = [*own.get(name, []), choice[name]]
-    for name, told in (choice.get("logprobs") or {}).items():
-        own[name] = own.get(name, []) + (told or [])
-
-
 @pytest.mark.parametrize("case", CASES)
 async def test_cut_behind_any_event_it_is_the_undisturbed_stream(pair, case):
     path, body = body_of(case)
@@ -187,13 +139,13 @@ async def test_cut_behind_any_event_calls_of_tools_are_the_undisturbed_ones(call
 
 
 async def check_cuts(pair: Pair, path: str, body: dict) -> dict:
-    undisturbed = await read(pair.first, path, body)
+    undisturbed = await read_events(pair.first, path, body)
     assert len(undisturbed) > 2
     whole = folded(undisturbed)
     assert all(len(choice["finish_reason"]) == 1 for choice in whole["choices"].values())
     assert [event_id for event_id, _ in undisturbed if not event_id] == []
     for position, (event_id, _) in enumerate(undisturbed, start=1):
-        rest = await read(pair.second, path, body, event_id)
+        rest = await read_events(pair.second, path, body, event_id)
         assert folded(undisturbed[:position] + rest) == whole, f"behind event {position}, {event_id}"
     return whole
 
@@ -201,27 +153,14 @@ async def check_cuts(pair: Pair, path: str, body: dict) -> dict:
 @pytest.mark.parametrize("case", ["chat", "chat_with_all", "completion_with_all"])
 async def test_cut_again_and_again_it_is_the_undisturbed_stream(pair, case):
     path, body = body_of(case)
-    undisturbed = await read(pair.first, path, body)
+    undisturbed = await read_events(pair.first, path, body)
     seen = undisturbed[:1]
     while True:
-        rest = await read(pair.second, path, body, seen[-1][0])
+        rest = await read_events(pair.second, path, body, seen[-1][0])
         if not rest:
             break
         seen += rest[:2]
     assert folded(seen) == folded(undisturbed)
-
-
-@asynccontextmanager
-async def first_events(client: httpx.AsyncClient, path: str, body: dict, count: int):
-    """The first events of a stream that is then dropped."""
-    async with client.stream("POST", path, json=body) as response:
-        text = ""
-        async for part in response.aiter_text():
-            text += part
-            if text.count("\n\n") >= count:
-                break
-        events = events_in(text)[:count]
-        yield [(event_id, json.loads(data)) for event_id, data in events]
 
 
 @pytest.mark.parametrize("abrupt", [True, False], ids=["client_gone", "taken_over"])
@@ -229,14 +168,14 @@ async def first_events(client: httpx.AsyncClient, path: str, body: dict, count: 
 async def test_cut_while_it_runs_it_goes_on_at_another_gateway(pair, hold_at, case, abrupt):
     path, body = body_of(case)
     body["seed"] = 7
-    whole = folded(await read(pair.first, path, body))
+    whole = folded(await read_events(pair.first, path, body))
     hold = hold_at(pair.verifier, 2)
     async with AsyncExitStack() as older:
         seen = await older.enter_async_context(first_events(pair.first, path, body, 3))
         if abrupt:
             await older.aclose()
         hold.release.set()
-        rest = await read(pair.second, path, body, seen[-1][0])
+        rest = await read_events(pair.second, path, body, seen[-1][0])
     again = folded(seen + rest)
     assert again["id"] == seen[0][1]["id"] != whole["id"]
     for answer in (again, whole):
@@ -266,13 +205,13 @@ def hold_at():
 
 async def test_a_choice_that_no_verifier_had_yet_begins_with_its_own_seed(pair):
     path, body = body_of("chat_with_all")
-    undisturbed = await read(pair.first, path, body)
+    undisturbed = await read_events(pair.first, path, body)
     first = undisturbed[0][0]
     response_id = first.partition("/")[0]
     assert first == f"{response_id}/0,-"
     begun = pair.verifier.sessions.pop(f"{response_id}.1").request
     del pair.verifier.store[f"{response_id}.1"]
-    rest = await read(pair.second, path, body, first)
+    rest = await read_events(pair.second, path, body, first)
     assert folded(undisturbed[:1] + rest) == folded(undisturbed)
     again = pair.verifier.sessions[f"{response_id}.1"].request
     assert again.sampling.seed == begun.sampling.seed
@@ -285,7 +224,7 @@ async def refused(client: httpx.AsyncClient, path: str, body: dict, last: str) -
 
 async def test_what_is_no_id_of_an_event(pair):
     path, body = body_of("completion")
-    ((last, _), *_) = await read(pair.first, path, body)
+    ((last, _), *_) = await read_events(pair.first, path, body)
     known = last.partition("/")[0]
     wrong = [
         "x",
@@ -308,17 +247,17 @@ async def test_what_is_no_id_of_an_event(pair):
 
 async def test_another_request_cannot_go_on_with_an_answer(pair):
     path, body = body_of("completion")
-    ((last, _), *_) = await read(pair.first, path, body)
+    ((last, _), *_) = await read_events(pair.first, path, body)
     for change in ({"prompt": "other"}, {"max_tokens": 79}, {"seed": 1}, {"stop": "x"}, {"echo": True}):
         status, error = await refused(pair.second, path, body | change, last)
         assert (status, error["param"]) == (400, "Last-Event-ID"), change
     reordered = dict(reversed(body.items()))
-    assert await read(pair.second, path, reordered, last)
+    assert await read_events(pair.second, path, reordered, last)
 
 
 async def test_an_answer_that_is_no_stream_cannot_be_resumed(pair):
     path, body = body_of("completion")
-    ((last, _), *_) = await read(pair.first, path, body)
+    ((last, _), *_) = await read_events(pair.first, path, body)
     del body["stream_options"]
     status, error = await refused(pair.second, path, body | {"stream": False}, last)
     assert (status, error["param"]) == (400, "Last-Event-ID")
@@ -335,7 +274,7 @@ async def test_an_answer_that_nobody_knows_is_not_found(pair):
 
 async def test_more_tokens_than_there_are_is_an_error(pair):
     path, body = body_of("completion")
-    ((last, _), *_) = await read(pair.first, path, body)
+    ((last, _), *_) = await read_events(pair.first, path, body)
     headers = {"Last-Event-ID": f"{last.partition('/')[0]}/79"}
     response = await pair.second.post(path, json=body, headers=headers)
     ((_, data),) = events_in(response.text)
