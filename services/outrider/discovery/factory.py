@@ -49,4 +49,6 @@ def _listed(config: OutriderConfig, role: Role) -> list[Instance]:
 def _ledger(config: OutriderConfig) -> Ledger:
     # An answer that is later than that would let the lease run out before the next attempt.
     timeout_s = min(config.store.timeout_s, config.registry.lease_s / 3)
-    return Ledger(config.registry.url or config.store.url, timeout_s=timeout_s)
+    if config.registry.url:
+        return Ledger(config.registry.url, timeout_s=timeout_s, setting="registry.url")
+    return Ledger(config.store.url, timeout_s=timeout_s, setting="store.url")

@@ -52,15 +52,15 @@ class Page:
 class Ledger:
     """Event loop only. Each call is bounded in time."""
 
-    def __init__(self, url: str, *, timeout_s: float) -> None:
-        """Connects at the first call.
+    def __init__(self, url: str, *, timeout_s: float, setting: str) -> None:
+        """Connects at the first call. `setting` is where `url` stands in the configuration, for errors.
 
         Raises:
             ConfigError: `url` cannot be understood.
         """
-        self.address = address_of(url)
+        self.address = address_of(url, setting=setting)
         self._timeout_s = timeout_s
-        self._redis: Any = connect(url, timeout_s=timeout_s, max_connections=_CONNECTIONS)
+        self._redis: Any = connect(url, timeout_s=timeout_s, max_connections=_CONNECTIONS, setting=setting)
         self._enter, self._withdraw, self._list = _Script("enter"), _Script("withdraw"), _Script("list")
         self._unreadable: set[bytes] = set()
 

@@ -325,6 +325,18 @@ async def test_the_fixed_list_of_a_configuration() -> None:
     assert await open_registry(listed, Role.VERIFIER).list(Role.VERIFIER) == (Instance(Role.VERIFIER, "w:1"),)
 
 
+@pytest.mark.parametrize("setting", ["registry", "store"])
+def test_a_url_that_cannot_be_read_is_named_and_not_repeated(setting: str) -> None:
+    wrong = {setting: {"url": "http://user:hunter2@host"}}
+    config = OutriderConfig.model_validate(
+        {**wrong, "registry": {**wrong.get("registry", {}), "kind": "redis"}}
+    )
+    for use in (open_announcer, lambda config: open_registry(config, Role.VERIFIER)):
+        with pytest.raises(ConfigError, match=rf"{setting}\.url") as caught:
+            use(config)
+        assert "hunter2" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("advertise", "listening", "address"),
     [
