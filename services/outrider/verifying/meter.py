@@ -158,6 +158,7 @@ def round_attributes(work: Work) -> dict[str, AttributeValue]:
     settled = work.settled
     assert settled is not None
     return {
+        names.ATTR_EPOCH: work.session.record.epoch,
         names.ATTR_DRAFTER: work.session.stats.drafter,
         names.ATTR_DRAFTERS: list(work.asked),
         names.ATTR_DRAFTERS_PROPOSED: [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from outrider.core.errors import (
+    SessionExistsError,
     SessionNotFoundError,
     StaleEpochError,
     StoreUnavailableError,
@@ -64,15 +65,18 @@ class Ownership:
             await self._stop(session_id, found.epoch)
         return session_id in self._streams
 
-    async def give_up_older(self, session_id: str, epoch: int) -> None:
+    async def give_up_older(self, session_id: str, epoch: int, tenant: str) -> None:
         """Stop a session that lives here with an epoch below `epoch`.
 
         Raises:
+            SessionExistsError: it is another tenant's.
             StaleEpochError: it lives here with this epoch or a higher one.
         """
         mine = self._streams.snapshot(session_id)
         if mine is None:
             return
+        if mine.tenant != tenant:
+            raise SessionExistsError(f"session {session_id} runs here already")
         if mine.epoch >= epoch:
             raise StaleEpochError(f"session {session_id} runs here with epoch {mine.epoch}")
         await self._stop(session_id, epoch)

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from outrider import catalogue
 from outrider.config.schema import OutriderConfig, VerifierConfig
 from outrider.core.errors import InternalError
+from outrider.discovery import Announcer, Instance, Load, Role, advertised, open_announcer
 from outrider.engine.engine import Engine
 from outrider.sessions import open_store
 from outrider.telemetry import tracing
@@ -24,8 +25,6 @@ from outrider.wire import channels, services
 
 _log = logging.getLogger(__name__)
 
-DRAIN_S = 7.0
-"""How long sessions that run may take once the verifier is told to stop."""
 CLOSE_S = 1.0
 """How long streams may then take to close, and the last commits to be stored."""
 
@@ -35,9 +34,8 @@ async def serve(
     *,
     ready: Callable[[dict[str, str]], None],
     stop: asyncio.Event,
-    drain_s: float = DRAIN_S,
 ) -> None:
-    """Serve the target model until `stop` is set.
+    """Serve the target model until `stop` is set; then hand over what runs.
 
     Calls `ready({"grpc": "host:port"})` once it takes calls (with "metrics" if these are served).
 
@@ -65,19 +63,31 @@ async def serve(
         stack.push_async_callback(replica.writer.close, CLOSE_S)
         await stack.enter_async_context(replica.linked())
         work = await stack.enter_async_context(replica.running(thread))
-        addresses = {"grpc": await stack.enter_async_context(_listening(own, replica, drain_s))}
+        announcer = open_announcer(config)
+        stack.push_async_callback(announcer.close)
+        address = await stack.enter_async_context(_listening(own, replica, own.drain_s, announcer))
+        addresses = {"grpc": address}
         if own.metrics_port is not None:
             page = serve_metrics(registry, own.host, own.metrics_port)
             stack.callback(page.close)
             addresses["metrics"] = page.address
-        _log.info("verifier serves %s on %s", config.name, addresses["grpc"])
+        _log.info("verifier serves %s on %s", config.name, address)
+        shown = advertised(config, own.advertise, address, "verifier.advertise")
+        instance = Instance(Role.VERIFIER, shown, instance_id=instance_id)
+        await stack.enter_async_context(_announced(announcer, instance, replica, config.registry.heartbeat_s))
         ready(addresses)
         await _until(stop, work)
 
 
 @asynccontextmanager
-async def _listening(own: VerifierConfig, replica: Replica, drain_s: float) -> AsyncIterator[str]:
-    """The gRPC server with health and reflection; yields its address, drains at the end."""
+async def _listening(
+    own: VerifierConfig, replica: Replica, drain_s: float, announcer: Announcer | None = None
+) -> AsyncIterator[str]:
+    """The gRPC server with health and reflection; yields its address, drains at the end.
+
+    Whoever looks at the registry, or asks for health, hears of that first: nobody is sent here while
+    sessions move on.
+    """
     server = channels.make_server()
     services.add_verifier(server, replica.servicer)
     health = await channels.add_health(server, (services.VERIFIER,))
@@ -87,10 +97,32 @@ async def _listening(own: VerifierConfig, replica: Replica, drain_s: float) -> A
     await health.set_serving(True)
     try:
         yield address
+        if announcer is not None:
+            announcer.update(draining=True)
         await health.shut_down()
         await replica.drain(drain_s)
     finally:
         await server.stop(CLOSE_S)
+
+
+@asynccontextmanager
+async def _announced(
+    announcer: Announcer, instance: Instance, replica: Replica, interval_s: float
+) -> AsyncIterator[None]:
+    """The verifier is in the registry, and its load is told there now and then. `announcer` takes it out."""
+    await announcer.start(instance)
+    reporter = asyncio.create_task(_report(announcer, replica, interval_s))
+    try:
+        yield
+    finally:
+        reporter.cancel()
+
+
+async def _report(announcer: Announcer, replica: Replica, interval_s: float) -> None:
+    while True:
+        load = replica.rounds.load
+        announcer.update(load=Load(load.running, load.waiting, load.max_running, load.kv_usage))
+        await asyncio.sleep(interval_s)
 
 
 async def _until(stop: asyncio.Event, work: asyncio.Future[None]) -> None:
