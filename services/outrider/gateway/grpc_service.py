@@ -12,6 +12,7 @@ from grpc import aio
 from outrider.core.errors import (
     DeadlineExceededError,
     OutriderError,
+    RequestCancelledError,
     UnauthenticatedError,
     UnavailableError,
     describe,
@@ -128,7 +129,8 @@ class GenerationServicer(GenerationService):
             async with asyncio.timeout(self._unread_s):
                 await context.write(message)
         except TimeoutError:
-            raise DeadlineExceededError(f"the client has read nothing for {self._unread_s:g} s") from None
+            # Not a deadline: as one who has gone, it may come back and resume.
+            raise RequestCancelledError(f"the client has read nothing for {self._unread_s:g} s") from None
 
     async def Cancel(
         self, request: pb.CancelRequest, context: aio.ServicerContext[pb.CancelRequest, pb.CancelResponse]
