@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+CANCEL_AGAIN_S = 0.05
+
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
@@ -66,9 +68,9 @@ class Gatherer(Generic[Item, Answer]):
 
     async def close(self) -> None:
         """Break off what is under way and refuse what waits: with ConnectionError. Idempotent."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        while self._task is not None and not self._task.done():
+            self._task.cancel()  # again and again: Python 3.11's wait_for may swallow one
+            await asyncio.wait([self._task], timeout=CANCEL_AGAIN_S)
         _fail(self._waiting, ConnectionError("it was closed"))
         self._waiting.clear()
 

@@ -36,13 +36,6 @@ async def test_keys_and_their_content(redis_store: RedisStore, admin: Redis) -> 
     assert await admin.keys("*") == []
 
 
-def test_both_keys_share_a_cluster_slot() -> None:
-    from redis.crc import key_slot
-
-    meta, tokens = keys_of("some-id")
-    assert key_slot(meta.encode()) == key_slot(tokens.encode()) == key_slot(b"some-id")
-
-
 async def test_one_round_trip_for_any_number_of_sessions(shared_server: RedisServer, admin: Redis) -> None:
     await admin.flushall()
     async with turn_counter(shared_server.port) as (port, turns):
