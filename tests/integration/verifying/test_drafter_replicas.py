@@ -14,6 +14,7 @@ from outrider.core.rounds import StaleReason
 from outrider.discovery import Instance, Role, open_announcer
 from outrider.wire import convert
 from outrider.wire.messages import AdvanceDraft, Draining, OpenDraft, SessionTokens, Stale
+from tests.integration.verifying.feature_log import check, needing, openings
 from tests.integration.verifying.harness import OFF, Reply, Verifier, real_drafter, request, running, until
 from tests.integration.verifying.scripted import (
     CloseStreamError,
@@ -171,6 +172,26 @@ async def test_when_a_replica_drains_its_session_moves_and_no_round_misses(
         await verifier.generate_all([request(p) for p in prompts])
         assert len(before.commands) == sent
         assert verifier.replica.links.troubles == ()
+
+
+@pytest.mark.usefixtures("patient")
+async def test_the_next_replica_gets_all_hidden_states_and_the_same_bits(
+    tiny: Path, prompts: list[list[int]], right: dict[tuple[int, ...], list[int]]
+) -> None:
+    script = interrupted(right, broken)
+    one, two = ScriptedDrafter(script, info=needing()), ScriptedDrafter(script, info=needing())
+    async with (
+        scripted(one) as first,
+        scripted(two) as second,
+        running(tiny, drafters=replicas(first, second), prefix_cache=False) as verifier,
+    ):
+        await ready(verifier, 2)
+        reply = await verifier.generate(request(prompts[5], max_tokens=LONG))
+        assert reply.tokens == right[tuple(prompts[5])] and missed(reply) == 0
+        for drafter in (one, two):
+            (opening,) = openings(drafter.commands)
+            assert opening.asked > 4
+            check(verifier.engine, [opening])
 
 
 async def test_a_replica_that_is_frozen_is_left(

@@ -74,6 +74,28 @@ def test_who_asks_for_nothing_costs_nothing() -> None:
     assert bench.feed.take("d", "s", None) == NOTHING
 
 
+def test_what_a_replica_that_is_gone_needed_is_kept_until_the_next_one_of_its_drafter_says_its_own() -> None:
+    bench = Bench()
+    bench.feed.drop("d")
+    bench.feed.drop("unknown")
+    bench.feed.link_up("e", "other", replace(INFO, features=("hidden_2",)))
+    assert bench.rows.kept[-1] == {"hidden_1", "hidden_2", "last_hidden"}
+    bench.feed.link_up("d2", "d", replace(INFO, features=("hidden_0",)))
+    assert bench.rows.kept[-1] == {"hidden_0", "hidden_2"}
+    bench.feed.start("d2", "s")
+    assert bench.feed.take("d2", "s", FakeSequence(3)).complete
+    assert bench.take(3) == NOTHING
+
+
+def test_replicas_have_their_own_rows_and_count_for_one_drafter() -> None:
+    bench = Bench()
+    bench.feed.link_up("d2", "d", INFO)
+    bench.feed.start("d2", "s")
+    assert ranges(bench.take(5)) == [(0, 5)]
+    assert ranges(bench.feed.take("d2", "s", FakeSequence(6))) == [(0, 6)]
+    assert bench.sent == [("d", 5 * ROW), ("d", 6 * ROW)]
+
+
 def test_what_is_kept_is_what_all_need_together() -> None:
     bench = Bench()
     bench.feed.link_up("e", "e", replace(INFO, features=("hidden_2", "hidden_2", "hidden_1")))
