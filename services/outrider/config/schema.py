@@ -60,6 +60,9 @@ class VerifierConfig(EngineConfig):
     queue_timeout_s: float | None = Field(
         None, gt=0, description="longest wait for the first turn, then a session is refused; none: no limit"
     )
+    max_unread_bytes: int = Field(
+        2**22, ge=1, description="memory of what a client may leave unread; then its session is parked"
+    )
     draft_length: int = Field(4, ge=0, description="draft tokens a round when the request does not say")
     max_draft_tokens: int = Field(32, ge=1, description="most draft tokens a round")
     step_rows: int = Field(

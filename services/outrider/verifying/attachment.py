@@ -10,7 +10,16 @@ from outrider.core.errors import InvalidRequestError, OutriderError
 from outrider.core.params import TokenLogprobs
 from outrider.core.sessions import SessionRecord
 from outrider.verifying.mailbox import StreamItem
-from outrider.wire.messages import SessionEvent, SessionFinished, SessionStarted, SessionTokens
+from outrider.wire.messages import (
+    PromptLogprobs,
+    SessionEvent,
+    SessionFinished,
+    SessionStarted,
+    SessionTokens,
+)
+
+_ITEM_BYTES, _TOKEN_BYTES, _LOGPROBS_BYTES, _TOP_BYTES = 200, 40, 150, 120
+"""Memory, about: of an item, of a token in it, of its log-probabilities, of an alternative to it."""
 
 
 class Attachment:
@@ -35,19 +44,23 @@ class Attachment:
         self._from = from_token
         self._reached = held
         self._closed = False
-        # Unbounded, but a session never holds more than max_tokens tokens.
-        self._items: asyncio.Queue[StreamItem] = asyncio.Queue()
+        # With the bytes that count as unread: what is told at once is what the session holds anyway.
+        self._items: asyncio.Queue[tuple[StreamItem, int]] = asyncio.Queue()
+        self.unread_bytes = 0
         for item in first:
-            self._items.put_nowait(item)
+            self._items.put_nowait((item, 0))
 
     def push(self, item: StreamItem) -> None:
-        """One more item for the client."""
+        """One more item for the client. Whoever calls keeps an eye on `unread_bytes`."""
         if not self._closed:
-            self._items.put_nowait(item)
+            size = _bytes_of(item)
+            self.unread_bytes += size
+            self._items.put_nowait((item, size))
 
     def close(self) -> None:
         """Nobody reads it any more: keep nothing."""
         self._closed = True
+        self.unread_bytes = 0
         while not self._items.empty():
             self._items.get_nowait()
 
@@ -65,7 +78,8 @@ class Attachment:
         """
         yield self._started
         while True:
-            item = await self._items.get()
+            item, size = await self._items.get()
+            self.unread_bytes -= size
             if isinstance(item, OutriderError):
                 raise item
             if isinstance(item, SessionFinished):
@@ -105,6 +119,20 @@ def replay(
         return []
     told = tuple(logprobs[len(logprobs) - len(tokens) + from_token :]) if logprobs else ()
     return [SessionTokens(from_token, tuple(tokens[from_token:]), logprobs=told)]
+
+
+def _bytes_of(item: StreamItem) -> int:
+    """The memory that an item takes, about."""
+    if isinstance(item, SessionTokens):
+        size = _ITEM_BYTES + _TOKEN_BYTES * len(item.token_ids)
+        return size + sum(map(_bytes_of_logprobs, item.logprobs))
+    if isinstance(item, PromptLogprobs):
+        return _ITEM_BYTES + sum(map(_bytes_of_logprobs, item.entries))
+    return _ITEM_BYTES
+
+
+def _bytes_of_logprobs(entry: TokenLogprobs) -> int:
+    return _LOGPROBS_BYTES + _TOP_BYTES * len(entry.top)
 
 
 def past_the_end(from_token: int, tokens: int) -> InvalidRequestError:

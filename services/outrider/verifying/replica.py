@@ -28,7 +28,7 @@ from outrider.verifying.hub import Hub
 from outrider.verifying.link_table import LinkTable
 from outrider.verifying.links import DrafterLink, LinkReport, link_of
 from outrider.verifying.loop import RoundLoop
-from outrider.verifying.mailbox import End, LinkGone, Shutdown
+from outrider.verifying.mailbox import End, Leave, LinkGone, Shutdown
 from outrider.verifying.meter import Meter
 from outrider.verifying.patience import Patience
 from outrider.verifying.places import Places
@@ -61,7 +61,11 @@ class Replica:
             refused=metrics.session_refused,
             timeout_s=own.queue_timeout_s,
         )
-        self.streams = StreamTable(self.places.give_back)
+        self.streams = StreamTable(
+            self.places.give_back,
+            max_unread_bytes=own.max_unread_bytes,
+            unread=lambda session_id: self.rounds.post(Leave(session_id)),
+        )
         self.links = LinkTable(
             open_registry(config, Role.DRAFTER),
             config.drafters,

@@ -62,9 +62,21 @@ class Finished:
 class StreamTable:
     """The sessions that live here, each with at most one attached client."""
 
-    def __init__(self, ended: Callable[[str], None] = lambda session_id: None) -> None:
-        """`ended` is told of each session that does not live here any more."""
+    def __init__(
+        self,
+        ended: Callable[[str], None] = lambda session_id: None,
+        *,
+        max_unread_bytes: int = 2**22,
+        unread: Callable[[str], None] = lambda session_id: None,
+    ) -> None:
+        """Args:
+        ended: told of each session that does not live here any more.
+        max_unread_bytes: memory of what one client has not read.
+        unread: told of a session whose client has left more unread, until it leaves.
+        """
         self._ended = ended
+        self._max_unread_bytes = max_unread_bytes
+        self._too_much_unread = unread
         self._live: dict[str, _Live] = {}
         self._finished: OrderedDict[str, Finished] = OrderedDict()  # oldest first
         self._empty = asyncio.Event()
@@ -237,6 +249,8 @@ class StreamTable:
 
     def _tell(self, live: _Live, item: StreamItem) -> None:
         live.attachment.push(item)
+        if live.attachment.unread_bytes > self._max_unread_bytes and not live.leaving:
+            self._too_much_unread(live.record.session_id)
         match item:
             case SessionTokens():
                 live.told += len(item.token_ids)
