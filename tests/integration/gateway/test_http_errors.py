@@ -359,6 +359,17 @@ async def test_the_verifiers_refusals(client, stack, error, status, kind, code, 
     assert response.headers.get("retry-after") == {429: "3", 503: "1"}.get(status)
 
 
+@pytest.mark.parametrize("fields", [{}, {"n": 2}])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_one_that_is_put_out_of_the_queue_before_any_token_is_told_when_to_come_back(
+    client, stack, stream, fields
+):
+    stack.verifier.fail_after = (0, errors.OverloadedError("it waited too long", retry_after_s=2.5))
+    response = await client.post("/v1/chat/completions", json=CHAT | fields | {"stream": stream})
+    check(response, 429, kind="rate_limit_error", code="overloaded", text="it waited too long")
+    assert response.headers["retry-after"] == "3"
+
+
 async def test_an_error_in_mid_stream_is_an_event_and_the_end(client, stack):
     stack.verifier.fail_after = (1, errors.InternalError("out of order"))
     async with client.stream("POST", "/v1/chat/completions", json=CHAT | {"stream": True}) as response:

@@ -44,9 +44,12 @@ class EventStream:
         self._positions = positions
         self._waits = waits
         self._started = False
+        self._held: list[bytes] = []  # events before the answer has started
 
     async def write(self, events: AsyncGenerator[tuple[int, PlayEvent]], *, with_usage: bool) -> str:
         """Send all of it; gives the outcome, for metrics.
+
+        Nothing is sent before there is more to tell than that generations have begun.
 
         Raises:
             OutriderError: before anything was sent. What fails later is sent as an event.
@@ -55,7 +58,8 @@ class EventStream:
         try:
             async with aclosing(events):
                 async for index, event in events:
-                    await self._start()
+                    if not isinstance(event, Begun):
+                        await self._start()
                     await self._take(index, event)
             if with_usage and self._positions.tell_usage():
                 await self._event(self._shape.usage())
@@ -69,9 +73,14 @@ class EventStream:
         return outcome
 
     async def _start(self) -> None:
-        if not self._started:
-            self._started = True
-            await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        """Begin to send. One that is still queued may be refused, which is a status until then."""
+        if self._started:
+            return
+        self._started = True
+        await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        for data in self._held:
+            await self._body(data)
+        self._held.clear()
 
     async def _take(self, index: int, event: PlayEvent) -> None:
         answer = self._answers.take(index, event)
@@ -95,7 +104,11 @@ class EventStream:
         return answer.prompt_is_told or not self._waits
 
     async def _event(self, chunk: Any) -> None:
-        await self._body(f"id: {self._positions}\ndata: {_json(chunk)}\n\n".encode())
+        data = f"id: {self._positions}\ndata: {_json(chunk)}\n\n".encode()
+        if self._started:
+            await self._body(data)
+        else:
+            self._held.append(data)
 
     async def _body(self, data: bytes, *, more: bool = True) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
