@@ -23,11 +23,14 @@ from outrider.drafting.worker import DraftWorker, Turn
 from outrider.telemetry import tracing
 from outrider.telemetry.metrics import DrafterMetrics, serve_metrics
 from outrider.wire import channels, services
+from outrider.wire.protection import Protection, internal_protection
 
 log = logging.getLogger(__name__)
 
 DRAIN_S = 1.0
 """How long proposals that are owed may take once the drafter is told to stop."""
+MAX_STREAMS = 64
+"""Calls at once of one verifier, which needs one stream and greets now and then."""
 CLOSE_S = 1.0
 """How long streams may then take to close."""
 
@@ -44,13 +47,15 @@ async def serve(
     Calls `ready({"grpc": "host:port"})` once it takes calls (with "metrics" if these are served).
 
     Raises:
-        ConfigError: no such drafter, no such model, or an address that cannot be bound.
+        ConfigError: no such drafter, no such model, an address that cannot be bound, or files that
+            `security` names are wrong.
         UnsupportedModelError: the draft model's architecture is not supported.
         InternalError: a defect ended the drafter's thread.
     """
     if name not in config.drafters:
         raise ConfigError(f"drafters.{name}: no such drafter, there are {sorted(config.drafters) or 'none'}")
     own = config.drafters[name]
+    protection = internal_protection(config.security)
     instance_id = uuid.uuid4().hex
     loop = asyncio.get_running_loop()
     worker = DraftWorker()
@@ -69,7 +74,7 @@ async def serve(
         )
         announcer = open_announcer(config)
         stack.push_async_callback(announcer.close)
-        address = await stack.enter_async_context(_listening(own, service, announcer))
+        address = await stack.enter_async_context(_listening(own, service, announcer, protection))
         addresses = {"grpc": address}
         if own.metrics_port is not None:
             page = serve_metrics(registry, own.host, own.metrics_port)
@@ -122,16 +127,18 @@ async def _working(
 
 
 @asynccontextmanager
-async def _listening(own: DrafterConfig, service: DrafterService, announcer: Announcer) -> AsyncIterator[str]:
+async def _listening(
+    own: DrafterConfig, service: DrafterService, announcer: Announcer, protection: Protection
+) -> AsyncIterator[str]:
     """The gRPC server with health and reflection; yields its address, drains at the end.
 
     Who looks into the registry hears of that first: nobody is sent here while the streams move on.
     """
-    server = channels.make_server()
+    server = channels.make_server(channels.Limits(max_streams=MAX_STREAMS), protection=protection)
     services.add_drafter(server, service)
     health = await channels.add_health(server, (services.DRAFTER,))
     channels.add_reflection(server, (services.DRAFTER,))
-    address = channels.listen(server, own.host, own.port)
+    address = channels.listen(server, own.host, own.port, protection)
     await server.start()
     load = asyncio.create_task(service.tell_load())
     await health.set_serving(True)

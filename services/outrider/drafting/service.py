@@ -10,6 +10,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable
 
 from grpc import aio
 
+from outrider.core.bucket import Bucket
 from outrider.core.errors import ModelMismatchError, ProtocolError
 from outrider.core.models import DrafterInfo, check_protocol
 from outrider.drafting.streams import DraftStream
@@ -21,6 +22,9 @@ from outrider.wire.v1 import drafter_pb2 as pb
 
 log = logging.getLogger(__name__)
 
+MAX_FAULTS = 5000
+FAULTS_PERIOD_S = 10.0
+"""So many commands that cannot be used, within so long, cost a verifier its stream."""
 SLICE = 256
 """Commands converted without letting other streams in."""
 WEIGHT_BYTES = 2**14
@@ -152,6 +156,8 @@ class DrafterService(services.DrafterService):
             log.warning("stream %d cannot be read any more: %s", stream.id, error)
 
     async def _read(self, stream: DraftStream, requests: AsyncIterable[pb.DraftRequest]) -> None:
+        """Raises ProtocolError: too much of what comes cannot be used."""
+        faults = Bucket(MAX_FAULTS, period_s=FAULTS_PERIOD_S)
         async for request in requests:
             at_ns = time.perf_counter_ns()
             for start in range(0, len(request.commands), SLICE):
@@ -159,6 +165,8 @@ class DrafterService(services.DrafterService):
                 weight = sum(map(_weight, commands))
                 stream.submitted(weight)
                 self._put(Arrival(stream.id, commands, at_ns, weight))
+                if not faults.try_take(sum(isinstance(command, Malformed) for command in commands)):
+                    raise ProtocolError(f"over {MAX_FAULTS} malformed commands in {FAULTS_PERIOD_S:g} s")
                 if start:
                     await asyncio.sleep(0)
             await stream.room()

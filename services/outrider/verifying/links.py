@@ -12,6 +12,7 @@ from time import monotonic
 
 from grpc import aio
 
+from outrider.core.bucket import Bucket
 from outrider.core.errors import ModelMismatchError, OutriderError, ProtocolError, UnavailableError
 from outrider.core.models import DrafterInfo, ModelInfo, check_pairing
 from outrider.core.rounds import Proposal
@@ -23,6 +24,7 @@ from outrider.wire import convert
 from outrider.wire.channels import open_channel
 from outrider.wire.errors import from_rpc_error
 from outrider.wire.messages import DraftCommand, DrafterLoad, Draining, Stale
+from outrider.wire.protection import PLAIN, Protection
 from outrider.wire.services import DrafterClient, drafter_client
 from outrider.wire.v1 import drafter_pb2 as pb
 
@@ -32,12 +34,25 @@ _GREETING_TIMEOUT_S = 2.0
 _FIRST_BACKOFF_S = 0.1
 _MAX_BACKOFF_S = 5.0
 _ANSWERS_PER_COMMAND = 2
+_MAX_EVENTS = 8192
+"""Of one message. One with more is no answer to anything."""
+_MAX_FAULTS = 5000
+_FAULTS_PERIOD_S = 10.0
+"""So many events that cannot be used, within so long, cost a drafter its link."""
+_FLOOD_REST_S = 5.0
+"""And for so long it is not called again."""
+_SLICE = 256
+"""Events taken in without letting others on the event loop in."""
 _LOAD_INTERVAL_S = 0.1
 """A drafter tells its load far less often; what comes faster is left unread."""
 _MAX_OWED = 4096
 """Most answers taken in beyond which a drafter only floods the engine thread's inbox."""
 _generations = itertools.count(1)
 """Of all links, so that what is left of a link that was removed is never taken for its successor's."""
+
+
+class FloodError(ProtocolError):
+    """The drafter sends far more than it was asked for."""
 
 
 class LinkStatus(enum.Enum):
@@ -84,6 +99,7 @@ class DrafterLink:
         post: Callable[[Inward], None],
         dropped: Callable[[str, str], None],
         state: Callable[[LinkReport], None],
+        protection: Protection = PLAIN,
     ) -> None:
         """Args:
         name: name of the drafter, as requests say it.
@@ -93,6 +109,7 @@ class DrafterLink:
         post: the engine thread's inbox.
         dropped: told drafter and reason of each event that cannot be read.
         state: told whenever the status changes.
+        protection: of the connection.
         """
         self.key = link_of(name, address)
         self._name = name
@@ -102,6 +119,8 @@ class DrafterLink:
         self._post = post
         self._dropped = dropped
         self._state = state
+        self._protection = protection
+        self._faults = Bucket(_MAX_FAULTS, period_s=_FAULTS_PERIOD_S)  # also over several connections
         self._backoff = Backoff(_FIRST_BACKOFF_S, _MAX_BACKOFF_S)
         self._generation = 0
         self._outgoing: Outgoing | None = None
@@ -135,9 +154,12 @@ class DrafterLink:
         """Keep the link up until cancelled."""
         while True:
             try:
-                async with open_channel(self._address) as channel:
+                async with open_channel(self._address, protection=self._protection) as channel:
                     client = drafter_client(channel)
                     await self._ride(client, await self._greet(client))
+            except FloodError as error:
+                self._set_status(LinkStatus.DOWN, str(error))
+                await self._pause(_FLOOD_REST_S)
             except ModelMismatchError as error:
                 self._set_status(LinkStatus.REFUSED, str(error))
             except OutriderError as error:
@@ -185,6 +207,7 @@ class DrafterLink:
 
         Raises:
             UnavailableError: it ended, or the drafter does not read.
+            FloodError: the drafter sends too much.
             AioRpcError: it broke.
         """
         generation = self._generation = next(_generations)
@@ -205,7 +228,7 @@ class DrafterLink:
                 task.cancel()
             call.cancel()
             results = await asyncio.gather(reader, watch, return_exceptions=True)
-        if isinstance(results[0], aio.AioRpcError):
+        if isinstance(results[0], aio.AioRpcError | FloodError):
             raise results[0]
         if self._clogged.is_set():
             raise UnavailableError("the drafter does not read: too many messages wait for it")
@@ -214,19 +237,25 @@ class DrafterLink:
     async def _read(self, call: aio.StreamStreamCall[pb.DraftRequest, pb.DraftResponse]) -> None:
         async for response in call:
             self._backoff.reset()
-            for message in response.events:
+            if len(response.events) > _MAX_EVENTS:
+                self._dropped(self._name, "flood")
+                raise FloodError(f"the drafter sent {len(response.events)} events in one message")
+            for index, message in enumerate(response.events, 1):
                 self._take(message)
+                if not index % _SLICE:
+                    await asyncio.sleep(0)
 
     def _take(self, message: pb.DraftEvent) -> None:
+        """Raises FloodError: it is one too many of those that cannot be used."""
         try:
             event = convert.event_from_proto(message)
         except ProtocolError as error:
             _log.debug("drafter %s sent an event that cannot be read: %s", self._name, error)
-            self._dropped(self._name, "malformed")
+            self._fault("malformed")
             return
         if isinstance(event, Proposal | Stale):
             if not self._owed:
-                self._dropped(self._name, "flood")
+                self._fault("flood")
                 return
             self._owed -= 1
             self._post(Drafted(self.key, self._generation, event))
@@ -234,7 +263,7 @@ class DrafterLink:
             self._take_load(event)
         elif isinstance(event, Draining):
             if self._told_draining:
-                self._dropped(self._name, "flood")
+                self._fault("flood")
                 return
             self._told_draining = True
             self._drain(f"it stops in {event.grace_ms / 1000:g} s at most")
@@ -242,10 +271,17 @@ class DrafterLink:
     def _take_load(self, load: DrafterLoad) -> None:
         now = monotonic()
         if now < self._load_at + _LOAD_INTERVAL_S:
-            self._dropped(self._name, "flood")
+            self._fault("flood")
             return
         self._load_at = now
         self._post(LinkLoad(self.key, self._generation, load))
+
+    def _fault(self, reason: str) -> None:
+        self._dropped(self._name, reason)
+        if not self._faults.try_take(1):
+            raise FloodError(
+                f"the drafter sent over {_MAX_FAULTS} events in {_FAULTS_PERIOD_S:g} s that cannot be used"
+            )
 
     def _drain(self, detail: str) -> None:
         self._set_status(LinkStatus.DRAINING, detail)

@@ -34,6 +34,7 @@ from outrider.verifying.patience import Patience
 from outrider.verifying.places import Places
 from outrider.verifying.streams import StreamTable
 from outrider.wire.messages import VerifierInfo
+from outrider.wire.protection import PLAIN, Protection
 
 
 class Replica:
@@ -48,8 +49,9 @@ class Replica:
         metrics: VerifierMetrics,
         tracing: Tracing,
         instance_id: str = "",
+        protection: Protection = PLAIN,
     ) -> None:
-        """`engine` belongs to the thread that `rounds` will be run in."""
+        """`engine` belongs to the thread that `rounds` will be run in; `protection` is that of links."""
         own = config.verifier
         self.places = Places(
             max_sessions=own.max_sessions,
@@ -110,6 +112,7 @@ class Replica:
         self._target = engine.info
         self._features = engine.features
         self._metrics = metrics
+        self._protection = protection
 
     @asynccontextmanager
     async def linked(self) -> AsyncIterator[None]:
@@ -131,6 +134,7 @@ class Replica:
             post=self.rounds.post,
             dropped=self._metrics.dropped,
             state=state,
+            protection=self._protection,
         )
 
     @asynccontextmanager

@@ -22,9 +22,12 @@ from outrider.telemetry.metrics import VerifierMetrics, serve_metrics
 from outrider.verifying.engine_thread import EngineThread
 from outrider.verifying.replica import Replica
 from outrider.wire import channels, services
+from outrider.wire.protection import PLAIN, Protection, internal_protection
 
 _log = logging.getLogger(__name__)
 
+SPARE_STREAMS = 256
+"""Calls at once of one gateway, beside its sessions."""
 CLOSE_S = 1.0
 """How long streams may then take to close, and the last commits to be stored."""
 
@@ -40,11 +43,12 @@ async def serve(
     Calls `ready({"grpc": "host:port"})` once it takes calls (with "metrics" if these are served).
 
     Raises:
-        ConfigError: no such model, or an address that cannot be bound.
+        ConfigError: no such model, an address that cannot be bound, or files that `security` names are wrong.
         UnsupportedModelError: the target's architecture is not supported.
         InternalError: a defect ended the engine thread.
     """
     own, instance_id = config.verifier, uuid.uuid4().hex
+    protection = internal_protection(config.security)
     folder = catalogue.resolve(config.model)
     thread = EngineThread()
     async with AsyncExitStack() as stack:
@@ -57,7 +61,13 @@ async def serve(
         store = open_store(config.store)
         stack.push_async_callback(store.close)
         replica = Replica(
-            config, engine, store=store, metrics=metrics, tracing=traces, instance_id=instance_id
+            config,
+            engine,
+            store=store,
+            metrics=metrics,
+            tracing=traces,
+            instance_id=instance_id,
+            protection=protection,
         )
         replica.writer.start()
         stack.push_async_callback(replica.writer.close, CLOSE_S)
@@ -65,7 +75,9 @@ async def serve(
         work = await stack.enter_async_context(replica.running(thread))
         announcer = open_announcer(config)
         stack.push_async_callback(announcer.close)
-        address = await stack.enter_async_context(_listening(own, replica, own.drain_s, announcer))
+        address = await stack.enter_async_context(
+            _listening(own, replica, own.drain_s, announcer, protection)
+        )
         addresses = {"grpc": address}
         if own.metrics_port is not None:
             page = serve_metrics(registry, own.host, own.metrics_port)
@@ -81,18 +93,24 @@ async def serve(
 
 @asynccontextmanager
 async def _listening(
-    own: VerifierConfig, replica: Replica, drain_s: float, announcer: Announcer | None = None
+    own: VerifierConfig,
+    replica: Replica,
+    drain_s: float,
+    announcer: Announcer | None = None,
+    protection: Protection = PLAIN,
 ) -> AsyncIterator[str]:
     """The gRPC server with health and reflection; yields its address, drains at the end.
 
     Whoever looks at the registry, or asks for health, hears of that first: nobody is sent here while
     sessions move on.
     """
-    server = channels.make_server()
+    # A gateway keeps all its calls on one connection: there must be room for one that cancels another.
+    limits = channels.Limits(max_streams=own.max_sessions + own.max_queue + SPARE_STREAMS)
+    server = channels.make_server(limits, protection=protection)
     services.add_verifier(server, replica.servicer)
     health = await channels.add_health(server, (services.VERIFIER,))
     channels.add_reflection(server, (services.VERIFIER,))
-    address = channels.listen(server, own.host, own.port)
+    address = channels.listen(server, own.host, own.port, protection)
     await server.start()
     await health.set_serving(True)
     try:
