@@ -11,8 +11,6 @@ import contextlib
 import logging
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from time import monotonic
 
 from outrider.core.errors import (
     DeadlineExceededError,
@@ -20,7 +18,6 @@ from outrider.core.errors import (
     OutriderError,
     OverloadedError,
     RequestCancelledError,
-    SessionExistsError,
     SessionMovedError,
     SessionNotFoundError,
     StaleEpochError,
@@ -28,6 +25,7 @@ from outrider.core.errors import (
     UnavailableError,
     describe,
 )
+from outrider.gateway.attaching import ELSEWHERE, Attaching, Origin
 from outrider.gateway.background import Background
 from outrider.gateway.observation import Observation
 from outrider.gateway.receiving import Received
@@ -35,10 +33,8 @@ from outrider.gateway.verifier_link import Metadata, SessionStream, VerifierLink
 from outrider.gateway.verifiers import VerifierPool
 from outrider.wire.messages import (
     CancelSession,
-    ResumeSession,
     SessionEvent,
     SessionFinished,
-    SessionRequest,
     SessionStarted,
     SessionTokens,
 )
@@ -49,26 +45,11 @@ FIRST_BACKOFF_S = 0.05
 LAST_BACKOFF_S = 1.0
 RECHECK_S = 0.5
 """How long a verifier whose stream broke has to show that it is there: it still has the session."""
-LOOSE_S = 5.0
-"""How long after an attempt seemed to fail it may yet have claimed the session."""
 MAX_FRUITLESS = 5
 """A session that lost so many verifiers in a row without a token in between goes to no other one."""
 
-_ELSEWHERE = (UnavailableError, OverloadedError, RequestCancelledError, SessionNotFoundError)
-"""What an attempt may meet that the next one may not."""
 _TAKEN_HERE = "another client"
 """What a verifier says when the session went to a newer client."""
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """What is asked for: a new session, or one that the verifiers' store knows."""
-
-    session_id: str
-    tenant: str
-    request: SessionRequest | None = None  # None: it is to be resumed
-    key: bytes = b""  # see placement
-    holder: str = ""  # the verifier that is likely to have it
 
 
 class Session:
@@ -96,17 +77,13 @@ class Session:
         self._pool = pool
         self._origin = origin
         self._observation = observation
-        self._metadata = metadata
         self._deadline = asyncio.get_running_loop().time() + timeout_s
+        self._attaching = Attaching(origin, metadata=metadata, deadline=self._deadline)
         self._failover_s = failover_s
         self._received = Received()
         self._stream: SessionStream | None = None
         self._model = ""  # identity of the model that began it
-        self._link: VerifierLink | None = None  # the last that was asked for it
         self._owner = 0  # epoch of the verifier whose stream is read
-        self._epoch = 0  # the highest that somebody may have it with
-        self._maybe_there = origin.request is None  # a verifier may know it
-        self._loose_until = 0.0  # until then an attempt that seemed to fail may yet claim it
         self._fruitless = 0
         self._searching: asyncio.Timeout | None = None
         self._end: CancelSession | None = None
@@ -116,7 +93,8 @@ class Session:
     @property
     def holder(self) -> str:
         """Address of the verifier that was the last to be asked for it; empty: none."""
-        return self._link.address if self._link is not None else ""
+        link = self._attaching.link
+        return link.address if link is not None else ""
 
     @property
     def rounds(self) -> int:
@@ -132,15 +110,8 @@ class Session:
         """
         failures: list[OutriderError] = []
         for _ in range(2):
-            for link in self._places(self._origin.holder):
-                try:
-                    return await self._attach(link)
-                except (*_ELSEWHERE, StaleEpochError, SessionExistsError) as error:
-                    failures.append(error)
-                    self._note_failure(link, error)
-                except OutriderError:
-                    self.over = True  # it was refused
-                    raise
+            if (started := await self._first_of(self._places(self._origin.holder), failures)) is not None:
+                return started
             if not await self._pool.recheck(RECHECK_S):
                 break
         self.over = all(isinstance(error, OverloadedError | SessionNotFoundError) for error in failures)
@@ -185,9 +156,9 @@ class Session:
     def give_up(self, background: Background, *, park: bool) -> None:
         """Stop reading, and have it parked (to be resumed) or ended where it is, unless it is over."""
         self._close()
-        if not self.over and self._link is not None:
+        if not self.over and (link := self._attaching.link) is not None:
             last_word = self._end or CancelSession(self.session_id, park=park)
-            background.start(self._link.cancel(last_word), self.session_id)
+            background.start(link.cancel(last_word), self.session_id)
 
     # --- one verifier -----------------------------------------------------------------------
 
@@ -205,9 +176,12 @@ class Session:
                     raise self._stop from error
                 if self._end is not None:
                     return None
-                if not self._may_move(error):
+                if isinstance(error, OverloadedError) and not self._received.tokens:
+                    await self._go_elsewhere(error)
+                elif self._may_move(error):
+                    await self._move(error)
+                else:
                     raise
-                await self._move(error)
 
     async def _next_here(self) -> SessionEvent | None:
         assert self._stream is not None
@@ -217,44 +191,14 @@ class Session:
         return event
 
     async def _attach(self, link: VerifierLink) -> SessionStarted:
-        """Have a verifier begin it, go on with it, or restore it."""
-        self._link = link
-        request, tokens = self._origin.request, tuple(self._received.tokens)
-        if request is not None and not self._maybe_there:
-            self._maybe_there, self._epoch = True, request.epoch
-            try:
-                return await self._begin(link.generate(request, self._remaining(), self._metadata))
-            except OverloadedError:
-                self._maybe_there = False  # it says so before it does anything
-                raise
-            except SessionExistsError:
-                pass  # an attempt of ours
-        wanted = ResumeSession(self.session_id, len(tokens), self._origin.tenant, tokens)
-        try:
-            return await self._begin(link.resume(wanted, self._remaining(), self._metadata))
-        except (SessionNotFoundError, StoreUnavailableError):
-            if request is None:
-                raise
-        self._epoch += 1
-        restored = replace(request, generated=tokens, epoch=self._epoch)
-        return await self._begin(link.generate(restored, self._remaining(), self._metadata))
-
-    async def _begin(self, stream: SessionStream) -> SessionStarted:
         """The new stream takes the old one's place once it has said that the session goes on."""
-        try:
-            started = await stream.next()
-            if not isinstance(started, SessionStarted):
-                raise InternalError(f"verifier {stream.link.address} did not say that the session started")
-        except BaseException:
-            stream.close()
-            raise
+        stream, started = await self._attaching.attach(link, self._received.tokens)
         self._close()
         self._stream = stream
-        if stream.link.info is not None:
-            self._model = stream.link.info.model.identity
+        if link.info is not None:
+            self._model = link.info.model.identity
         self._received.attached(same_owner=started.epoch == self._owner)
         self._owner = started.epoch
-        self._epoch = max(self._epoch, started.epoch)
         return started
 
     # --- from one to the next ---------------------------------------------------------------
@@ -263,10 +207,39 @@ class Session:
         """Whether another verifier may go on with what ended here with `error`."""
         if isinstance(error, StaleEpochError):
             # Ours only if an attempt of our own claimed it late; never take it back from a newer client.
-            mine = monotonic() < self._loose_until and _TAKEN_HERE not in str(error)
+            mine = self._attaching.loose and _TAKEN_HERE not in str(error)
             self.over = not mine
             return mine
         return isinstance(error, UnavailableError | RequestCancelledError | SessionNotFoundError)
+
+    async def _first_of(
+        self, places: Sequence[VerifierLink], failures: list[OutriderError]
+    ) -> SessionStarted | None:
+        """Place it on the first one that takes it; None: none does, for these reasons."""
+        for link in places:
+            try:
+                return await self._attach(link)
+            except ELSEWHERE as error:
+                failures.append(error)
+            except (DeadlineExceededError, InternalError):
+                raise  # the verifier may go on with it
+            except OutriderError:
+                self.over = True  # it was refused
+                raise
+        return None
+
+    async def _go_elsewhere(self, cause: OverloadedError) -> None:
+        """A verifier put it out of its queue: place it on one that has room.
+
+        Raises:
+            OverloadedError: none has; the soonest that one of them says to try again.
+        """
+        assert self._stream is not None
+        lost = self._stream.link
+        places = [link for link in self._places("") if link is not lost and not link.candidate.full]
+        failures: list[OutriderError] = [cause]
+        if await self._first_of(places, failures) is None:
+            raise _why_none(failures) from cause
 
     async def _move(self, cause: OutriderError) -> None:
         """Find a verifier that goes on with it.
@@ -318,11 +291,10 @@ class Session:
                 search.attempts += 1
                 try:
                     await self._attach(link)
-                except (*_ELSEWHERE, StaleEpochError, SessionExistsError) as error:
-                    if isinstance(error, SessionNotFoundError):
-                        raise  # nor can it be restored
+                except SessionNotFoundError:
+                    raise  # nor can it be restored
+                except ELSEWHERE as error:
                     search.failed(link, error)
-                    self._note_failure(link, error)
                 else:
                     return
             # A verifier that comes is tried at once; one that was tried has its pause, whatever it says.
@@ -344,17 +316,8 @@ class Session:
         await self._pool.recheck(RECHECK_S, [lost])
         return lost.address
 
-    def _note_failure(self, link: VerifierLink, error: OutriderError) -> None:
-        if isinstance(error, UnavailableError | RequestCancelledError):
-            self._loose_until = monotonic() + LOOSE_S
-            if not isinstance(error, StoreUnavailableError | SessionMovedError):
-                link.lost()
-
     def _places(self, holder: str) -> Sequence[VerifierLink]:
         return self._pool.places(key=self._origin.key, holder=holder, model=self._model)
-
-    def _remaining(self) -> float:
-        return max(0.0, self._deadline - asyncio.get_running_loop().time())
 
     def _gave_up(self, until: float, search: _Search) -> OutriderError:
         if until >= self._deadline:

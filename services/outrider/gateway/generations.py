@@ -16,8 +16,9 @@ from outrider.core.errors import (
 )
 from outrider.core.tenants import salt_of
 from outrider.gateway.admission import Admission
+from outrider.gateway.attaching import Origin
 from outrider.gateway.background import Background
-from outrider.gateway.failover import Origin, Session
+from outrider.gateway.failover import Session
 from outrider.gateway.generation import Generation
 from outrider.gateway.limits import Lease, Limiter
 from outrider.gateway.observation import Caller, Observation, Observer

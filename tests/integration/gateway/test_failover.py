@@ -19,7 +19,7 @@ from outrider.core.errors import (
     UnavailableError,
 )
 from outrider.core.sessions import FinishReason
-from outrider.wire.messages import CancelSession, GenerationDelta, GenerationStarted
+from outrider.wire.messages import CancelSession, GenerationDelta, GenerationStarted, VerifierLoad
 from outrider.wire.v1 import generation_pb2 as pb
 from tests.integration.gateway.conftest import ids_of, say
 from tests.integration.gateway.failing import several
@@ -341,6 +341,29 @@ async def test_all_full_the_client_is_told_the_soonest_time(two):
         answer = await setup.http.post("/v1/completions", json={"prompt": "hello"})
         assert (answer.status_code, answer.headers["retry-after"]) == (429, "3")
         assert len(one.sessions) == len(other.sessions) == 1
+
+
+async def test_one_that_is_put_out_of_a_queue_goes_where_there_is_room(two):
+    async with two() as setup:
+        break_first(setup, 0, OverloadedError("put out"))
+        seen = await setup.generate(**MAX)
+        assert seen.token_ids == IDS
+        sessions = [verifier.sessions[seen.started.generation_id] for verifier in setup.verifiers]
+        assert sorted(session.epoch for session in sessions) == [1, 2]
+        assert await setup.metric("outrider_failovers_total") == 0
+
+
+async def test_one_that_is_put_out_where_no_other_has_room_is_told_when_to_try_again(
+    model_folder, make_verifier
+):
+    verifiers = [make_verifier(TEXT) for _ in range(2)]
+    for verifier in verifiers:
+        verifier.info = replace(verifier.info, load=VerifierLoad(running=1, max_running=1))
+    async with several(model_folder, verifiers) as setup:
+        break_first(setup, 0, OverloadedError("put out", retry_after_s=4))
+        answer = await setup.http.post("/v1/completions", json={"prompt": "hello"})
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "4")
+        assert not setup.verifiers[0].resumed + setup.verifiers[1].resumed
 
 
 async def test_metrics_tell_of_a_failover(two):
