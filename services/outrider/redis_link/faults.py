@@ -39,5 +39,5 @@ def outage(error: BaseException, *, timeout_s: float) -> str | None:
     if isinstance(error, MasterNotFoundError):
         return "is away: no sentinel that answers knows a master that is up"
     if isinstance(error, (exceptions.RedisError, exceptions.RedisClusterException, OSError)):
-        return f"is away: {error}"
+        return f"is away: {str(error).rstrip('. ')}"
     return None

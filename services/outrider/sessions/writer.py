@@ -107,7 +107,8 @@ class CommitWriter:
         if self._task is not None and self._task.done():
             troubles.append("session store: a defect ended the writing of commits")
         elif self._failing:
-            troubles.append(f"{self._failure}; {len(self._pending)} writes wait for it")
+            waiting = f"; writes that wait for it: {len(self._pending)}" if self._pending else ""
+            troubles.append(f"{self._failure}{waiting}")
         if self._pending.any_lost:
             troubles.append(
                 "session store behind: writes of some sessions were given up, they cannot be taken over"

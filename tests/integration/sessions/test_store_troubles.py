@@ -68,7 +68,7 @@ async def test_a_store_that_refuses_is_told_in_words_and_written_to_later(
         (trouble,) = writer.troubles
         with pytest.raises(StoreUnavailableError, match=words) as caught:
             await store.create(record("new"))
-        assert trouble == f"{caught.value}; 2 writes wait for it"
+        assert trouble == f"{caught.value}; writes that wait for it: 2"
         assert trouble.startswith(f"session store redis://127.0.0.1:{server.port}/0 ")
         assert "hunter2" not in trouble
         await admin_of.execute_command(*end)
