@@ -131,7 +131,8 @@ class Generation:
                 return
 
     def _observed(self, delta: GenerationDelta) -> GenerationDelta:
-        self._observation.delivered(len(delta.token_ids))
+        if delta.first_token >= self._delivery.resumed_at:  # the others were counted when they were delivered
+            self._observation.delivered(len(delta.token_ids))
         return delta
 
     async def _end(self, reason: FinishReason) -> None:

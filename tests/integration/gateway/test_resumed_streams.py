@@ -296,3 +296,19 @@ async def test_the_older_stream_of_an_answer_ends_when_it_is_resumed(pair, hold_
         text += "".join([part async for part in parts])
     error = json.loads(events_in(text)[-1][1])["error"]
     assert (error["type"], error["code"]) == ("conflict_error", "stale_epoch")
+
+
+async def test_tokens_count_as_delivered_once_over_both_gateways(pair):
+    path, body = body_of("completion")
+    undisturbed = await read_events(pair.first, path, body)
+    before, after = await delivered(pair.first), await delivered(pair.second)
+    last = undisturbed[3][0]
+    await read_events(pair.second, path, body, last)
+    known = int(last.rpartition("/")[2])
+    assert (await delivered(pair.first), await delivered(pair.second) - after) == (before, before - known)
+
+
+async def delivered(client: httpx.AsyncClient) -> int:
+    page = (await client.get("/metrics")).text
+    (line,) = [one for one in page.splitlines() if one.startswith("outrider_generation_tokens_total{")]
+    return int(float(line.rpartition(" ")[2]))

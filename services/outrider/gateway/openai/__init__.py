@@ -9,5 +9,6 @@
 - `shapes`, `chat_shape`, `completion_shape`   fill them, with `answers`, `called`, `counts` and `logprobs`
 - `errors`                          exceptions as OpenAI's error bodies
 - `exchange`                        one request answered while it runs, until the client goes away
+- `streaming`, `positions`          answers as events, and the ids that a broken stream goes on from
 - `routes`, `openapi`               the endpoints, and the page that describes them
 """

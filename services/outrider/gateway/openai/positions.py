@@ -15,6 +15,8 @@ from outrider.core.errors import InvalidRequestError
 from outrider.wire.messages import GenerationDelta
 
 FIELD = "Last-Event-ID"
+PATTERN = r"^[a-z]+-[0-9a-f]{32}/[0-9+!,-]+(/usage)?$"
+"""Of ids, as far as a pattern tells."""
 _LONGEST = 8192
 _PATTERN = re.compile(r"(?P<response>[a-z]+-[0-9a-f]{32})/(?P<marks>[0-9+!,-]+?)(?P<usage>/usage)?", re.ASCII)
 _MARK = re.compile(r"-|(?P<tokens>[0-9]{1,10})(?P<end>[+!]?)", re.ASCII)

@@ -16,7 +16,7 @@ from outrider.gateway.auth import Authenticator
 from outrider.gateway.generations import Generations
 from outrider.gateway.limits import Limiter
 from outrider.gateway.observation import Observer
-from outrider.gateway.openai import errors, openapi
+from outrider.gateway.openai import errors, openapi, positions
 from outrider.gateway.openai import responses as r
 from outrider.gateway.openai.budget import Budget
 from outrider.gateway.openai.chat_shape import ChatShape
@@ -42,11 +42,23 @@ COMPLETIONS = Endpoint(
 )
 
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": r.ErrorBody} for status in (400, 401, 404, 408, 413, 415, 429, 500, 503, 504)
+    status: {"model": r.ErrorBody} for status in (400, 401, 404, 408, 409, 413, 415, 429, 500, 503, 504)
 }
 _STREAM: dict[str, Any] = {
     "description": "with `stream`: server-sent events, each a JSON object, then `[DONE]`",
     "content": {"text/event-stream": {"schema": {}}},  # JSON schema has no word for events
+}
+
+_RESUMED: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": positions.FIELD,
+            "in": "header",
+            "required": False,
+            "description": "id of the last event of a stream that broke: it goes on behind it",
+            "schema": {"type": "string", "pattern": positions.PATTERN},
+        }
+    ]
 }
 
 
@@ -91,12 +103,18 @@ def _generation_routes(context: Context) -> APIRouter:
     def exchange(endpoint: Endpoint) -> Exchange:
         return Exchange(endpoint, context.generations, context.observer, context.budget)
 
-    @router.post(CHAT.route, responses={200: {"model": r.ChatCompletion, **_STREAM}, **_ERRORS})
+    @router.post(
+        CHAT.route, responses={200: {"model": r.ChatCompletion, **_STREAM}, **_ERRORS}, openapi_extra=_RESUMED
+    )
     async def chat_completions() -> Response:
         """Answer a conversation; with `stream`, as `chat.completion.chunk` events."""
         return exchange(CHAT)
 
-    @router.post(COMPLETIONS.route, responses={200: {"model": r.Completion, **_STREAM}, **_ERRORS})
+    @router.post(
+        COMPLETIONS.route,
+        responses={200: {"model": r.Completion, **_STREAM}, **_ERRORS},
+        openapi_extra=_RESUMED,
+    )
     async def completions() -> Response:
         """Continue prompts; with `stream`, as `text_completion` events."""
         return exchange(COMPLETIONS)
