@@ -48,6 +48,8 @@ RECHECK_S = 0.5
 MAX_FRUITLESS = 5
 """A session that lost so many verifiers in a row without a token in between goes to no other one."""
 
+_PARKED = "session is parked"
+"""What a verifier says when its client left too much unread: nothing is wrong with it."""
 _TAKEN_HERE = "another client"
 """What a verifier says when the session went to a newer client."""
 
@@ -308,7 +310,7 @@ class Session:
 
     async def _still_there(self, lost: VerifierLink, cause: OutriderError) -> str:
         """Address of the verifier if it answers although its stream broke; empty: it does not."""
-        if isinstance(cause, StoreUnavailableError):
+        if isinstance(cause, StoreUnavailableError) or _PARKED in str(cause):
             return lost.address
         lost.lost()
         if isinstance(cause, SessionMovedError | StaleEpochError):

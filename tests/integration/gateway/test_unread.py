@@ -7,9 +7,10 @@ import socket
 import grpc
 import pytest
 
+from outrider.core.errors import SessionMovedError
 from outrider.wire import services
 from tests.integration.gateway.conftest import config_for, gateway_over
-from tests.integration.gateway.scripted_verifier import running
+from tests.integration.gateway.scripted_verifier import Break, running
 from tests.integration.gateway.test_grpc_api import request
 
 LONG = "word " * 40
@@ -36,6 +37,24 @@ async def test_a_grpc_client_that_stops_reading_has_its_session_parked(model_fol
             [event async for event in call]
         assert caught.value.code() is grpc.StatusCode.CANCELLED
         assert "has read nothing for 0.1 s" in caught.value.details()
+
+
+async def test_a_session_that_was_parked_for_a_slow_client_goes_on_where_it_was(model_folder, make_verifier):
+    parked = SessionMovedError("the session is parked: it can be resumed")
+    verifier = make_verifier(LONG, size=1)
+    verifier.breaks = [Break(3, parked)]
+    async with (
+        running(verifier) as address,
+        gateway_over(config_for(model_folder, address)) as (addresses, _, _),
+        grpc.aio.insecure_channel(addresses["grpc"]) as channel,
+    ):
+        generation = services.generation_client(channel)
+        events = [event async for event in generation.Generate(request())]
+        undisturbed = [event async for event in generation.Generate(request())]
+        assert [event.delta.text for event in events[1:-1]] == [
+            event.delta.text for event in undisturbed[1:-1]
+        ]
+        assert len(verifier.resumed) == 1
 
 
 async def test_an_http_client_that_stops_reading_has_all_its_sessions_parked(model_folder, make_verifier):
