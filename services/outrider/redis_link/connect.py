@@ -80,8 +80,8 @@ def connect(
         url: one of the forms above.
         timeout_s: longest wait of one call. A single read waits for a part of it where there are
             several hosts, so that one that is frozen leaves time to ask the next.
-        max_connections: to one server. Of one server or a socket, more calls at the same time wait for one;
-            with Sentinel and Cluster they fail.
+        max_connections: more calls at the same time wait for one. A Cluster's nodes have at least 32 each:
+            there, more calls than that fail.
         setting: what the URL is called in the configuration, for messages.
 
     Raises:
@@ -209,7 +209,7 @@ def _end(place: Place) -> dict[str, Any]:
     return {"connection_class": SSLConnection if place.tls else Connection, "host": host, "port": port}
 
 
-class _SentinelPool(SentinelConnectionPool):
+class _SentinelPool(SentinelConnectionPool, BlockingConnectionPool):
     """Connections to the master of the moment; closes those to the sentinels with itself."""
 
     async def aclose(self) -> None:
@@ -231,11 +231,14 @@ def _behind_sentinels(place: Place, common: dict[str, Any], timeout_s: float) ->
         **tls,
     }
     sentinels = Sentinel(list(place.hosts), sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
-    client: Redis = sentinels.master_for(place.service, connection_pool_class=_SentinelPool, **common | tls)
+    client: Redis = sentinels.master_for(
+        place.service, connection_pool_class=_SentinelPool, **common | tls, timeout=timeout_s
+    )
     return client
 
 
 def _cluster(place: Place, common: dict[str, Any], timeout_s: float) -> RedisCluster:
+    common["max_connections"] = max(common["max_connections"], MAX_CONNECTIONS)
     return RedisCluster(
         startup_nodes=[ClusterNode(host, port) for host, port in place.hosts],
         require_full_coverage=False,  # sessions of other slots go on

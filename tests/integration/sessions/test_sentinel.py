@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from outrider.core.errors import StoreUnavailableError
+from outrider.redis_link import connect
 from outrider.sessions.redis import RedisStore
 from tests.integration.sessions.groups import watched
 from tests.integration.sessions.records import commit, record
@@ -69,6 +70,13 @@ async def test_logins_of_servers_and_sentinels_are_different_ones() -> None:
                 await store.ping()
             assert "hunter" not in str(caught.value)
             await store.close()
+
+
+async def test_more_calls_at_once_than_connections() -> None:
+    async with watched(sentinels=1) as group:
+        client = connect(group.url(), timeout_s=10.0, max_connections=2)
+        assert await asyncio.gather(*(client.ping() for _ in range(50))) == [True] * 50
+        await client.aclose()
 
 
 async def test_a_service_that_no_sentinel_knows() -> None:
