@@ -9,7 +9,7 @@ export GOMP_SPINCOUNT := 20000
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test fuzz lint audit format proto proto-baseline bench clean
+.PHONY: help setup demo serve test fuzz lint audit format proto proto-baseline bench soak clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -66,6 +66,9 @@ bench: $(STAMP) ## Measure: engine step, round overhead, speculation on against 
 	$(BIN)/python bench/round_overhead.py --json bench/out/round_overhead.json
 	$(BIN)/outrider bench --prompts $(or $(PROMPTS),bench/prompts_smoke.jsonl) --drafters off,eagle,prompt_lookup,fused \
 	  --concurrency $(or $(CONCURRENCY),1) --max-tokens 128 --temperature 0 --seed 1 --json bench/out/bench.jsonl
+
+soak: $(STAMP) ## Streams under random faults for SECONDS=600: every token must be that of an undisturbed run (MODEL=demo)
+	$(BIN)/python -m bench.soak --seconds $(or $(SECONDS),600) --model $(or $(MODEL),tiny) $(if $(SEED),--seed $(SEED))
 
 clean: ## Remove what make built
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist

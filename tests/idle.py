@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import httpx
+
 from tests.stack import Stack, total, wait_until
 
 _GATEWAY = ("outrider_open_streams",)
@@ -18,13 +20,17 @@ _DRAFTER = ("outrider_drafter_sessions", "outrider_drafter_queued", "outrider_dr
 
 def held(stack: Stack, absent: Collection[str] = ()) -> dict[str, float]:
     """What is not zero and would be if nothing ran: `service metric` -> value. All but `absent` are asked."""
-    found = {}
+    found: dict[str, float] = {}
     for name, service in stack.services.items():
         if name in absent or service.process is None:
             continue
         role = name.partition("-")[0]
         wanted = {"gateway": _GATEWAY, "verifier": _VERIFIER}.get(role, _DRAFTER)
-        values = service.metrics()
+        try:
+            values = service.metrics()
+        except httpx.TransportError:
+            found[f"{name} does not answer"] = 1.0
+            continue
         found |= {f"{name} {metric}": value for metric in wanted if (value := total(values, metric))}
     return found
 

@@ -44,7 +44,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--streams", type=int, default=32, help="open at once")
     parser.add_argument("--seed", type=int, default=0, help="0: a random one, which is told")
     parser.add_argument("--model", choices=("tiny", "demo"), default="tiny")
-    parser.add_argument("--tokens", type=int, default=320, help="of the longest answers")
+    parser.add_argument("--tokens", type=int, default=200, help="of the longest answers")
     parser.add_argument("--out", type=Path, default=None, help="default: bench/results/soak_MODEL.json")
     return parser.parse_args()
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 from bench.soak.journal import Journal
-from bench.soak.streams import Traffic
+from bench.soak.streams import IDLE_S, Traffic
 from bench.soak.world import DRAFTERS, GATEWAYS, MORTAL, VERIFIERS, World
 from tests.proxy import Proxy
 from tests.stack import Service, total
@@ -18,6 +18,8 @@ PAUSE_S = (0.5, 2.5)
 """Between two faults."""
 HOLD_S = (0.3, 3.0)
 """How long what was broken stays so, if it is not started again at once."""
+HOLD_GATEWAY_S = (IDLE_S / 2, IDLE_S + 3.0)
+"""The same for a gateway that does not answer: sometimes too long for its clients' patience."""
 SETTLE_S = 60.0
 
 Act = Callable[[str], Awaitable[None]]
@@ -81,7 +83,7 @@ class Breaker:
         service = self.world.stack[name]
         service.freeze()
         try:
-            await self._hold()
+            await self._hold(name)
         finally:
             service.thaw()
         await self._serving(service)
@@ -105,7 +107,7 @@ class Breaker:
     async def _deaden(self, name: str) -> None:
         for proxy in self._links(name):
             await asyncio.to_thread(proxy.freeze)
-        await self._hold()
+        await self._hold(name)
         for proxy in self._links(name):
             await asyncio.to_thread(proxy.thaw)
 
@@ -163,8 +165,8 @@ class Breaker:
 
     # --- waiting ----------------------------------------------------------------------------
 
-    async def _hold(self) -> None:
-        await asyncio.sleep(self.dice.uniform(*HOLD_S))
+    async def _hold(self, name: str = "") -> None:
+        await asyncio.sleep(self.dice.uniform(*(HOLD_GATEWAY_S if name in GATEWAYS else HOLD_S)))
 
     async def _until(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + SETTLE_S

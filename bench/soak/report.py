@@ -17,17 +17,23 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-PAUSE_S = 0.3
-"""A time without tokens that counts as a pause, if a fault falls into it or ended shortly before."""
+PAUSE_S, PAUSE_TIMES = 0.3, 5.0
+"""A time without tokens counts as a pause if it is so long, and so many times as long as is usual in its
+stream, ..."""
 AFTER_S = 2.0
+"""... and if a fault falls into it or was mended so short before."""
 
 
 def pauses(outcomes: Sequence[Outcome], faults: Sequence[Fault]) -> dict[str, list[float]]:
     """For each kind of fault ("kill verifier"): pauses that clients saw, last token before to first after."""
     found: dict[str, list[float]] = {}
     for outcome in outcomes:
-        for before, after in zip(outcome.times, outcome.times[1:], strict=False):
-            if after - before < PAUSE_S:
+        gaps = list(zip(outcome.times, outcome.times[1:], strict=False))
+        if not gaps:
+            continue
+        least = max(PAUSE_S, PAUSE_TIMES * median(after - before for before, after in gaps))
+        for before, after in gaps:
+            if after - before < least:
                 continue
             for fault in faults:
                 if fault.began <= after and before <= max(fault.mended, fault.began) + AFTER_S:

@@ -13,7 +13,7 @@ from bench.soak.workload import GRPC, HTTP, Answer, Question
 from tests import sse, traffic
 from tests.stack import Service
 
-IDLE_S = 4.0
+IDLE_S = 6.0
 """A client that has heard nothing for so long asks another gateway."""
 PATIENCE_S = 120.0
 LEAVING = 0.15

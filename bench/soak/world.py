@@ -60,7 +60,7 @@ def running(model: str, folder: Path) -> Iterator[World]:
         config = config_of(model, folder)
         config["store"] = {"kind": "redis", "url": f"redis://{store.address}/0", "timeout_s": 0.5}
         config["registry"] = {"kind": "redis", "lease_s": 2.0, "heartbeat_s": 0.25}
-        config["verifier"] |= {"max_sessions": 16, "detached_s": 1.0, "drain_s": 1.0, "rest_ms": 300}
+        config["verifier"] |= {"max_sessions": 32, "detached_s": 1.0, "drain_s": 1.0, "rest_ms": 300}
         config["gateway"] = {"probe_s": 0.25, "verifier_timeout_s": VERIFIER_TIMEOUT_S, "failover_s": 60}
         stack = Stack(
             folder / "services",

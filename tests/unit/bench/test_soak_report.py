@@ -26,13 +26,17 @@ def test_a_fault_is_named_without_the_number_of_the_replica() -> None:
 
 
 def test_a_pause_counts_for_the_fault_that_it_overlaps() -> None:
-    seen = pauses([outcome(9.0, 9.9, 11.5, 11.6)], [KILL])
+    seen = pauses([outcome(9.8, 9.9, 11.5, 11.6)], [KILL])
     assert seen == {"kill verifier": [11.5 - 9.9]}
 
 
 def test_pauses_of_other_times_and_short_ones_do_not_count() -> None:
-    assert pauses([outcome(1.0, 5.0, 9.9, 9.95), outcome(17.0, 20.0)], [KILL]) == {}
+    assert pauses([outcome(1.0, 1.1, 5.0, 5.1), outcome(17.0, 17.1, 20.0, 20.1)], [KILL]) == {}
     assert pauses([outcome(10.0, 10.1, 10.2)], [KILL]) == {}
+
+
+def test_a_stream_that_is_slow_all_the_time_has_no_pauses() -> None:
+    assert pauses([outcome(10.0, 11.0, 12.0, 13.0)], [KILL]) == {}
 
 
 def test_growth_is_more_than_noise() -> None:
@@ -43,7 +47,7 @@ def test_growth_is_more_than_noise() -> None:
 def test_the_summary_counts_streams_faults_and_violations() -> None:
     journal = Journal(io.StringIO(), faults=[KILL])
     journal.violation("a token was lost")
-    found = summary(journal, [outcome(9.9, 11.5), outcome(1.0, 1.1)], [], {"x": 2.0})
-    assert (found["streams"], found["tokens"], found["violations"]) == (2, 4, 1)
+    found = summary(journal, [outcome(9.8, 9.9, 11.5, 11.6), outcome(1.0, 1.1)], [], {"x": 2.0})
+    assert (found["streams"], found["tokens"], found["violations"]) == (2, 6, 1)
     assert found["faults"]["kill verifier"] == {"count": 1, "pauses": 1, "median": 1.6, "longest": 1.6}
     assert found["violations_in_words"] == ["a token was lost"]
