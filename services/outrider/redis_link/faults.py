@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from redis import exceptions
 from redis.asyncio.sentinel import MasterNotFoundError
 
+_SILENT_SENTINEL = re.compile(r"\)>\)> - ")  # redis-py's text has one for each
 _REFUSALS = {
     "BUSY": "is busy with a script that does not end: see SCRIPT KILL",
     "CLUSTERDOWN": "is a Cluster that is down: some slots have no master at present",
@@ -37,7 +40,9 @@ def outage(error: BaseException, *, timeout_s: float) -> str | None:
     if isinstance(error, (TimeoutError, exceptions.TimeoutError)):
         return f"did not answer within {timeout_s:g} s: it is slow, frozen or cut off"
     if isinstance(error, MasterNotFoundError):
-        return "is away: no sentinel that answers knows a master that is up"
+        silent = len(_SILENT_SENTINEL.findall(str(error)))
+        others = f"; sentinels that cannot be asked: {silent}" if silent else ""
+        return f"is away: no sentinel that answers knows a master that is up{others}"
     if isinstance(error, (exceptions.RedisError, exceptions.RedisClusterException, OSError)):
         return f"is away: {str(error).rstrip('. ')}"
     return None

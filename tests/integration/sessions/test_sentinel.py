@@ -12,6 +12,7 @@ from outrider.sessions.redis import RedisStore
 from tests.integration.sessions.groups import watched
 from tests.integration.sessions.records import commit, record
 from tests.integration.sessions.writers import PATIENCE_S, Live, writing
+from tests.servers import free_port
 
 NAMES = [f"s-{index}" for index in range(8)]
 
@@ -82,6 +83,17 @@ async def test_more_calls_at_once_than_connections() -> None:
 async def test_a_service_that_no_sentinel_knows() -> None:
     async with watched(sentinels=1) as group:
         store = RedisStore(group.url().replace("/main/", "/other/"), timeout_s=10.0)
-        with pytest.raises(StoreUnavailableError, match="no sentinel that answers knows a master"):
+        with pytest.raises(
+            StoreUnavailableError, match=r"no sentinel that answers knows a master that is up$"
+        ):
             await store.ping()
         await store.close()
+
+
+async def test_sentinels_that_cannot_be_reached_are_counted() -> None:
+    store = RedisStore(
+        f"redis+sentinel://127.0.0.1:{free_port()},127.0.0.1:{free_port()}/main", timeout_s=10.0
+    )
+    with pytest.raises(StoreUnavailableError, match=r"is up; sentinels that cannot be asked: 2$"):
+        await store.ping()
+    await store.close()
