@@ -33,6 +33,7 @@ class SessionRecord:
     cache_salt: str = field(default="", repr=False)  # whom it belongs to; may be a secret
     tenant: str = ""  # who asked: queues are shared between tenants, and nobody else may resume it
     presentation: bytes = field(default=b"", repr=False)  # the gateway's note about its delivery
+    stop_token_id: int | None = None  # with finish_reason: the stop token that ended it, if one did
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Commit:
     base_len: int  # generated tokens before this commit, without the prompt
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None  # with finish_reason: the stop token that ended it, if one did
 
 
 @dataclass(slots=True)

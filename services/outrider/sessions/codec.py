@@ -62,6 +62,18 @@ def _text(value: Any) -> str:
     return value
 
 
+def pack_finish(reason: FinishReason | None, stop_token_id: int | None = None) -> str:
+    """Empty if it is not finished; with the stop token that ended it, if one did, behind a colon."""
+    if reason is None:
+        return ""
+    return reason.value if stop_token_id is None else f"{reason.value}:{stop_token_id}"
+
+
+def _unpack_finish(finish: bytes) -> tuple[FinishReason | None, int | None]:
+    reason, _, stop_token_id = finish.decode().partition(":")
+    return FinishReason(reason) if reason else None, int(stop_token_id) if stop_token_id else None
+
+
 def unpack_record(
     session_id: str, *, epoch: int, prompt: bytes, params: bytes, tokens: bytes, finish: bytes
 ) -> SessionRecord:
@@ -70,6 +82,7 @@ def unpack_record(
         data: dict[str, Any] = json.loads(params)
         if data["format"] != FORMAT:
             raise ProtocolError(f"session {session_id} is stored in format {data['format']}, not {FORMAT}")
+        finish_reason, stop_token_id = _unpack_finish(finish)
         return SessionRecord(
             session_id=session_id,
             prompt=unpack_tokens(prompt),
@@ -78,7 +91,8 @@ def unpack_record(
             speculation=parameters.unpack_speculation(data["speculation"]),
             epoch=epoch,
             tokens=unpack_tokens(tokens),
-            finish_reason=FinishReason(finish.decode()) if finish else None,
+            finish_reason=finish_reason,
+            stop_token_id=stop_token_id,
             logprobs=parameters.unpack_logprobs(data.get("logprobs", {})),  # younger than the format
             model=data.get("model", ""),  # younger than the format
             cache_salt=_text(data.get("cache_salt", "")),  # younger than the format

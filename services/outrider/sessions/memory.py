@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from outrider.core.errors import OutriderError
 from outrider.core.sessions import Commit, FinishReason, SessionRecord
 from outrider.sessions import outcomes
-from outrider.sessions.codec import pack_tokens
+from outrider.sessions.codec import pack_finish, pack_tokens
 
 MAX_TOKENS = 64 * 2**20
 """Tokens held, prompts included: 256 MiB."""
@@ -70,21 +70,19 @@ class MemoryStore:
             await self.create(record)
             return
         held = entry.record
-        if replace(held, epoch=0, finish_reason=None) != replace(
-            record, epoch=0, finish_reason=None, tokens=()
-        ):
+        if _unended(held) != _unended(record):
             raise outcomes.other(record.session_id)
         if held.epoch >= record.epoch:
             raise outcomes.stale(record.session_id, record.epoch, held.epoch)
         if held.finish_reason is not None:
-            raise outcomes.finished(record.session_id, held.finish_reason.value)
+            raise outcomes.finished(record.session_id, _finish(held))
         pack_tokens(record.tokens)
         known = min(len(entry.tokens), len(record.tokens))
         if tuple(entry.tokens[:known]) != record.tokens[:known]:
             raise outcomes.conflict(record.session_id, 0)
         entry.tokens.extend(record.tokens[known:])
         self._tokens += len(record.tokens) - known
-        entry.record = replace(held, epoch=record.epoch, finish_reason=record.finish_reason)
+        entry.record = replace(record, tokens=())
         self._written(record.session_id, entry)
 
     async def claim(self, session_id: str) -> SessionRecord:
@@ -111,7 +109,7 @@ class MemoryStore:
             raise outcomes.gap(session_id, length, len(entry.tokens))
         self._tokens -= len(entry.tokens) - length
         del entry.tokens[length:]
-        entry.record = replace(entry.record, epoch=epoch, finish_reason=reason)
+        entry.record = replace(entry.record, epoch=epoch, finish_reason=reason, stop_token_id=None)
         self._written(session_id, entry)
 
     async def delete(self, session_id: str) -> None:
@@ -137,8 +135,11 @@ class MemoryStore:
         fresh = commit.token_ids[len(entry.tokens) - commit.base_len :]
         entry.tokens.extend(fresh)
         self._tokens += len(fresh)
-        reason = commit.finish_reason or entry.record.finish_reason
-        entry.record = replace(entry.record, epoch=commit.epoch, finish_reason=reason)
+        entry.record = replace(entry.record, epoch=commit.epoch)
+        if commit.finish_reason is not None:
+            entry.record = replace(
+                entry.record, finish_reason=commit.finish_reason, stop_token_id=commit.stop_token_id
+            )
         self._written(commit.session_id, entry)
         return None
 
@@ -167,13 +168,22 @@ class MemoryStore:
         self._tokens -= entry.size
 
 
+def _unended(record: SessionRecord) -> SessionRecord:
+    """What stays the same over a session's life."""
+    return replace(record, epoch=0, tokens=(), finish_reason=None, stop_token_id=None)
+
+
+def _finish(of: SessionRecord | Commit) -> str:
+    return pack_finish(of.finish_reason, of.stop_token_id)
+
+
 def _record(entry: _Entry) -> SessionRecord:
     return replace(entry.record, tokens=tuple(entry.tokens))
 
 
 def _refusal(entry: _Entry, commit: Commit) -> OutriderError | None:
     """Why `commit` may not be written; the same rules, in the same order, as lua/write.lua."""
-    held, current = len(entry.tokens), entry.record.finish_reason
+    held, current = len(entry.tokens), _finish(entry.record)
     if commit.epoch < entry.record.epoch:
         return outcomes.stale(commit.session_id, commit.epoch, entry.record.epoch)
     if commit.base_len > held:
@@ -181,9 +191,9 @@ def _refusal(entry: _Entry, commit: Commit) -> OutriderError | None:
     known = min(held - commit.base_len, len(commit.token_ids))
     if tuple(entry.tokens[commit.base_len : commit.base_len + known]) != commit.token_ids[:known]:
         return outcomes.conflict(commit.session_id, commit.base_len)
-    more, reason = len(commit.token_ids) > known, commit.finish_reason
-    if current is not None and (more or reason not in (None, current)):
-        return outcomes.finished(commit.session_id, current.value)
-    if current is None and reason is not None and commit.base_len + len(commit.token_ids) < held:
+    more, finish = len(commit.token_ids) > known, _finish(commit)
+    if current and (more or finish not in ("", current)):
+        return outcomes.finished(commit.session_id, current)
+    if finish and not current and commit.base_len + len(commit.token_ids) < held:
         return outcomes.conflict(commit.session_id, commit.base_len)
     return None

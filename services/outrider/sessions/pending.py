@@ -176,14 +176,16 @@ def _merged(writes: Iterable[Write]) -> tuple[Write, int]:
     begin = first if isinstance(first, Commit) else first.record
     tokens = list(begin.token_ids if isinstance(begin, Commit) else begin.tokens)
     base = begin.base_len if isinstance(begin, Commit) else 0
-    reason, count = begin.finish_reason, 1
+    last, count = begin, 1
     for commit in rest:
-        if not isinstance(commit, Commit) or reason is not None or commit.epoch != begin.epoch:
+        if not isinstance(commit, Commit) or last.finish_reason is not None or commit.epoch != begin.epoch:
             break
         if commit.base_len != base + len(tokens):
             break
         tokens.extend(commit.token_ids)
-        reason, count = commit.finish_reason, count + 1
+        last, count = commit, count + 1
+    reason, stop, ids = last.finish_reason, last.stop_token_id, tuple(tokens)
     if isinstance(first, Commit):
-        return replace(first, token_ids=tuple(tokens), finish_reason=reason), count
-    return replace(first, record=replace(first.record, tokens=tuple(tokens), finish_reason=reason)), count
+        return replace(first, token_ids=ids, finish_reason=reason, stop_token_id=stop), count
+    record = replace(first.record, tokens=ids, finish_reason=reason, stop_token_id=stop)
+    return replace(first, record=record), count

@@ -81,12 +81,19 @@ async def _adopt(store: SessionStore, record: SessionRecord, refusal: StaleEpoch
         found = await store.load(record.session_id)
     except SessionNotFoundError as error:
         raise StoreUnavailableError("the session store forgot a session in mid-call") from error
-    if replace(found, tokens=(), finish_reason=None) != replace(record, tokens=(), finish_reason=None):
+    if _begun(found) != _begun(record):
         raise refusal
     # The store compares the owners: if it was not our own work after all, this is refused.
-    commit = Commit(record.session_id, record.epoch, 0, record.tokens, record.finish_reason)
+    commit = Commit(
+        record.session_id, record.epoch, 0, record.tokens, record.finish_reason, record.stop_token_id
+    )
     (result,) = await store.append([commit])
     if isinstance(result, SessionNotFoundError):
         raise StoreUnavailableError("the session store forgot a session in mid-call") from result
     if result is not None:
         raise result
+
+
+def _begun(record: SessionRecord) -> SessionRecord:
+    """What its owner never changes."""
+    return replace(record, tokens=(), finish_reason=None, stop_token_id=None)

@@ -24,7 +24,7 @@ from outrider.core.sessions import Commit, FinishReason, SessionRecord
 from outrider.redis_link import address_of, connect
 from outrider.redis_link.faults import outage
 from outrider.sessions import outcomes
-from outrider.sessions.codec import TOKEN_BYTES, pack_params, pack_tokens, unpack_record
+from outrider.sessions.codec import TOKEN_BYTES, pack_finish, pack_params, pack_tokens, unpack_record
 from outrider.sessions.gathering import Gatherer
 from outrider.sessions.scripts import Argument, Script, Write, keys_of, runner
 
@@ -192,7 +192,7 @@ def _arguments(record: SessionRecord) -> tuple[Argument, ...]:
         pack_tokens(record.prompt),
         pack_params(record),
         pack_tokens(record.tokens),
-        _finish(record.finish_reason),
+        pack_finish(record.finish_reason, record.stop_token_id),
     )
 
 
@@ -201,9 +201,5 @@ def _packed(commit: Commit) -> Write | OutriderError:
         tokens = pack_tokens(commit.token_ids)
     except ProtocolError as error:
         return error
-    finish = _finish(commit.finish_reason)
+    finish = pack_finish(commit.finish_reason, commit.stop_token_id)
     return Write(commit.session_id, ("append", commit.epoch, commit.base_len * TOKEN_BYTES, tokens, finish))
-
-
-def _finish(reason: FinishReason | None) -> str:
-    return "" if reason is None else reason.value

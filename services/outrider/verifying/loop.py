@@ -139,7 +139,7 @@ class RoundLoop:
             self._outcome.commits.append(
                 Commit(session.session_id, session.record.epoch, session.generated, (), reason)
             )
-        self._finish(session, reason)
+        self._finish(session, reason, stop_token_id=session.record.stop_token_id)
 
     def _let_go(self, item: mailbox.Leave) -> None:
         wanted = list(self._roster) if item.session_id is None else [self._roster.get(item.session_id)]
@@ -241,7 +241,14 @@ class RoundLoop:
             tokens = SessionTokens(first, settled.token_ids, settled.accepted, work.logprobs)
             self._outcome.items.append((session.session_id, tokens))
         self._outcome.commits.append(
-            Commit(session.session_id, session.record.epoch, first, settled.token_ids, settled.finish_reason)
+            Commit(
+                session.session_id,
+                session.record.epoch,
+                first,
+                settled.token_ids,
+                settled.finish_reason,
+                settled.stop_token_id,
+            )
         )
         if session.spans is not None:
             work.span = session.spans.take(times.start)

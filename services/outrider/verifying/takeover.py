@@ -154,7 +154,8 @@ class Takeover:
         if generated or (logprobs.prompt_top is not None and not first):
             self._admission.check_fits(record)
             return self._running.run(record, span, None, from_token=first)
-        finished = SessionFinished(reason, Usage(len(record.prompt), len(record.tokens)), SpeculationStats())
+        usage = Usage(len(record.prompt), len(record.tokens))
+        finished = SessionFinished(reason, usage, SpeculationStats(), record.stop_token_id)
         items: list[StreamItem] = [*replay(record.tokens, first), finished]
         return Attachment(record, items, from_token=first, held=len(record.tokens))
 

@@ -160,6 +160,27 @@ async def test_nothing_past_the_end_can_be_had(tiny: Path, prompts: list[list[in
         assert verifier.used == 0
 
 
+@pytest.mark.parametrize("how", [COUPLED, TOKEN], ids=["coupled", "token"])
+async def test_the_stop_token_that_ended_a_session_is_told_again(
+    tiny: Path, prompts: list[list[int]], how: SpeculationParams
+) -> None:
+    with redis_server() as server:
+        store = RedisStore(server.url)
+        async with running(tiny, store=store) as verifier:
+            sampling = sampled(5)
+            full = (await verifier.generate(request(prompts[4], sampling=sampling, speculation=how))).tokens
+            stop = next(i for i in range(4, len(full)) if full[i] not in full[:i])
+            wanted = request(prompts[4], sampling=sampling, speculation=how, stop=[full[stop]])
+            reply = await verifier.generate(wanted)
+            assert reply.finished is not None and reply.finished.stop_token_id == full[stop]
+            assert await verifier.replica.writer.flush(TIMEOUT_S)
+            for from_token in (0, stop):
+                told = await verifier.resumed(wanted.session_id, from_token)
+                assert told.tokens == full[from_token:stop]
+                assert told.finished is not None and told.finished.stop_token_id == full[stop]
+        await store.close()
+
+
 async def test_another_tenant_finds_nothing(tiny: Path, prompts: list[list[int]]) -> None:
     async with running(tiny) as verifier:
         wanted = replace(request(prompts[2], session_id="s", max_tokens=400), tenant="a")
