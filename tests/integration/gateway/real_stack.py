@@ -29,13 +29,19 @@ async def serving(serve, config):
 
 
 @asynccontextmanager
-async def real_addresses(folder, *, drafters=None, verifier=None, gateway=None, store=None):
-    """Addresses of a stack's gateway; the model is called "tiny". `drafters`: name -> settings."""
+async def real_addresses(
+    folder, *, drafters=None, verifier=None, gateway=None, store=None, security=None, of_drafters=None
+):
+    """Addresses of a stack's gateway; the model is called "tiny". `drafters`: name -> settings.
+
+    `of_drafters` is the security of the drafters, if it is not that of all.
+    """
     small = {"dtype": "float32", "threads": 1, "pool_tokens": 4096}
     told = {
         "model": str(folder),
         "served_name": "tiny",
         "store": store or {},
+        "security": security or {},
         "verifier": small | {"port": 0, "patience_ms": 5000} | (verifier or {}),
         "drafters": {
             name: small | {"port": free_port(), "model": str(folder)} | settings
@@ -44,8 +50,9 @@ async def real_addresses(folder, *, drafters=None, verifier=None, gateway=None, 
     }
     config = OutriderConfig(**told)
     async with AsyncExitStack() as stack:
+        theirs = OutriderConfig(**told | {"security": of_drafters or told["security"]})
         for name in config.drafters:
-            await stack.enter_async_context(serving(partial(serve_drafter, name=name), config))
+            await stack.enter_async_context(serving(partial(serve_drafter, name=name), theirs))
         address = await stack.enter_async_context(serving(serve_verifier, config))
         own = {"http_port": 0, "grpc_port": 0, "verifiers": (address["grpc"],)} | (gateway or {})
         over = OutriderConfig(**told | {"gateway": own})
