@@ -239,10 +239,11 @@ def _behind_sentinels(place: Place, common: dict[str, Any], timeout_s: float) ->
 
 def _cluster(place: Place, common: dict[str, Any], timeout_s: float) -> RedisCluster:
     common["max_connections"] = max(common["max_connections"], MAX_CONNECTIONS)
+    each = timeout_s / 3  # one call can ask a frozen node for the map, then another one, then write
     return RedisCluster(
         startup_nodes=[ClusterNode(host, port) for host, port in place.hosts],
         require_full_coverage=False,  # sessions of other slots go on
         retry=Retry(NoBackoff(), 0),
         ssl=place.tls,
-        **common | {"socket_timeout": timeout_s / 2, "socket_connect_timeout": timeout_s / 2},
+        **common | {"socket_timeout": each, "socket_connect_timeout": each},
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from redis.crc import key_slot
@@ -15,6 +15,7 @@ from outrider.sessions.scripts import keys_of
 from tests.integration.sessions.groups import Cluster, ask, cluster
 from tests.integration.sessions.records import commit, record
 from tests.integration.sessions.writers import PATIENCE_S, Live, writing
+from tests.servers import RedisServer
 
 NAMES = [f"s-{index}" for index in range(30)]
 
@@ -104,12 +105,15 @@ async def test_a_frozen_master_whose_replica_takes_over_loses_nothing(group: Clu
         assert watcher.fenced == []
 
 
-async def test_while_one_part_is_away_the_sessions_of_the_others_are_written(group: Cluster) -> None:
-    async with writing(group.url, timeout_s=1.0) as (writer, store, watcher):
+@pytest.mark.parametrize("how", [RedisServer.stop, RedisServer.freeze])
+async def test_while_one_part_is_away_the_sessions_of_the_others_are_written(
+    group: Cluster, how: Callable[[RedisServer], None]
+) -> None:
+    async with writing(group.url, timeout_s=2.0) as (writer, store, watcher):
         for name in NAMES:
             writer.create(record(name))
         assert await writer.flush(PATIENCE_S)
-        group.masters[0].stop()
+        how(group.masters[0])
         writer.put([commit(0, 5, session_id=name) for name in NAMES])
         away = sum(map(on_first, NAMES))
         await watcher.until(lambda: writer.degraded and writer.pending == away)

@@ -123,7 +123,7 @@ async def test_sentinels_have_a_login_of_their_own_and_share_the_time(tmp_path: 
 
 
 async def test_a_cluster_is_found_by_any_of_its_nodes() -> None:
-    client = connect("redis+cluster://u:p@10.0.0.1:1,10.0.0.2:2", timeout_s=2.0)
+    client = connect("redis+cluster://u:p@10.0.0.1:1,10.0.0.2:2", timeout_s=3.0)
     assert isinstance(client, RedisCluster)
     assert sorted(node.name for node in client.startup_nodes) == ["10.0.0.1:1", "10.0.0.2:2"]
     assert client.connection_kwargs["password"] == "p"
