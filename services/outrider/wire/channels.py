@@ -25,6 +25,8 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """A prompt of a million tokens with its features of one layer in flight fits; nothing endless does."""
 KEEPALIVE_MS = 20_000
 KEEPALIVE_TIMEOUT_MS = 5_000
+HANDSHAKE_TIMEOUT_MS = 10_000
+"""Time for TLS and for the first words of HTTP/2, after which a connection is closed."""
 RECONNECT_MIN_MS = 100
 RECONNECT_MAX_MS = 2_000
 
@@ -96,6 +98,7 @@ def make_server(
         # Two processes on one port would share its connections without a word.
         ("grpc.so_reuseport", 0),
         ("grpc.max_concurrent_streams", limits.max_streams),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
         ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
         ("grpc.http2.max_ping_strikes", 4),
     ]

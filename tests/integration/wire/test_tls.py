@@ -142,6 +142,19 @@ async def test_a_wrong_new_certificate_changes_nothing(
     assert any("security.internal_tls" in record.getMessage() for record in caplog.records)
 
 
+@pytest.mark.parametrize("encrypted", [True, False])
+async def test_a_connection_that_says_nothing_is_closed(
+    ours: Authority, monkeypatch: pytest.MonkeyPatch, encrypted: bool
+) -> None:
+    monkeypatch.setattr(channels, "HANDSHAKE_TIMEOUT_MS", 200)
+    async with serving(protection(**ours.tls()) if encrypted else PLAIN) as served:
+        host, _, port = served.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        await asyncio.wait_for(reader.read(), 60)  # returns at the end of what the server has to say
+        assert reader.at_eof()
+        writer.close()
+
+
 def test_files_that_do_not_belong_together_are_named_at_start(ours: Authority, theirs: Authority) -> None:
     mixed = {**ours.issue(), "key": theirs.issue()["key"]}
     with pytest.raises(
