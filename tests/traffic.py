@@ -116,7 +116,7 @@ async def persist(
     request: generation_pb2.GenerateRequest,
     *,
     on_delta: Callable[[Generated], None] | None = None,
-    idle_s: float = 30.0,
+    idle_s: float = 90.0,
     patience_s: float = 120.0,
     seen: Generated | None = None,
 ) -> Generated:

@@ -13,7 +13,7 @@ from tests.idle import wait_until_idle
 from tests.proxy import Proxy
 from tests.servers import RedisServer, redis_server
 from tests.stack import Stack, tiny_config
-from tests.traffic import Generated, ask, connected, generate
+from tests.traffic import Generated, ask, connected, generate, generate_all
 
 HOSTILE = "hostile"
 LATER = "twin-3"
@@ -105,10 +105,11 @@ def undisturbed_runs() -> dict[str, Generated]:
 async def undisturbed(pair: Stack, undisturbed_runs: dict[str, Generated]) -> dict[str, Generated]:
     """The streams of every kind as they are without speculation (its rules aside) and without faults."""
     if not undisturbed_runs:
+        asked = [
+            kinds.request(kind, drafter=None if kind in kinds.DETERMINED else "twin") for kind in kinds.KINDS
+        ]
         async with connected(pair.grpc) as stub:
-            for kind in kinds.KINDS:
-                drafter = None if kind in kinds.DETERMINED else "twin"
-                undisturbed_runs[kind] = await generate(stub, kinds.request(kind, drafter=drafter))
+            undisturbed_runs |= zip(kinds.KINDS, await generate_all(stub, asked), strict=True)
     return undisturbed_runs
 
 
