@@ -168,14 +168,13 @@ class VerifierLink:
 
     def found(self, info: VerifierInfo | None) -> None:
         """Note who is there; None: nobody that we can work with. Streams go on for as long as they do."""
-        before = self.candidate
+        before = self.info is not None, self.suspect, self.draining
         self.info = info
         self.suspect = False
         if info is not None:
             self.refusal = None
             self._own_then = len(self.streams)
-        now = self.candidate
-        if (before.alive, before.draining) != (now.alive, now.draining):
+        if before != (info is not None, self.suspect, self.draining):
             self._moved.notify()
 
     def refuse(self, error: ModelMismatchError) -> None:

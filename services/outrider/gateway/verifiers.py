@@ -80,7 +80,7 @@ class VerifierPool:
         """Whether a verifier takes sessions: now, and again whenever that may have changed."""
         while True:
             upcoming = self.moved.upcoming
-            yield bool(self.places())
+            yield any(link.info is not None and not link.draining for link in self._links.values())
             await upcoming.wait()
 
     async def connect(self) -> VerifierInfo:

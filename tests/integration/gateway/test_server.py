@@ -184,7 +184,7 @@ async def test_a_running_stream_may_finish_after_stop(stack, client, hold):
 
 async def test_a_stream_that_does_not_finish_is_broken_off(model_folder, make_verifier):
     verifier = make_verifier()
-    verifier.pace = lambda session, index: asyncio.Event().wait()
+    verifier.pace = lambda session, index: asyncio.Event().wait() if index else asyncio.sleep(0)
     async with (
         running(verifier) as address,
         gateway_over(config_for(model_folder, address), grace_s=0.1) as (addresses, serving, stop),
@@ -205,7 +205,7 @@ async def test_a_stream_that_does_not_finish_is_broken_off(model_folder, make_ve
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_request_that_takes_too_long_ends(model_folder, make_verifier, stream):
     verifier = make_verifier()
-    verifier.pace = lambda session, index: asyncio.Event().wait()
+    verifier.pace = lambda session, index: asyncio.Event().wait() if index else asyncio.sleep(0)
     async with (
         running(verifier) as address,
         gateway_over(config_for(model_folder, address, request_timeout_s=0.2)) as (addresses, _, _),

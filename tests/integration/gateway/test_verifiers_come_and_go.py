@@ -52,8 +52,8 @@ def accept(info, address):
 
 
 @asynccontextmanager
-async def pool_over(registry, check=accept, timeout_s=20.0):
-    pool = VerifierPool(registry, channels.open_channel, check, probe_s=0.02, timeout_s=timeout_s)
+async def pool_over(registry, check=accept, probe_s=0.02):
+    pool = VerifierPool(registry, channels.open_channel, check, probe_s=probe_s, timeout_s=20.0)
     connecting = asyncio.create_task(pool.connect())
     try:
         yield pool, connecting
@@ -152,6 +152,33 @@ async def test_one_that_drains_takes_nothing_new(make_verifier, by_itself):
             assert pool.degraded == ()
             verifier.info = replace(verifier.info, draining=False, instance_id="another")
             await places(pool, one, other)
+
+
+async def test_one_that_a_call_finds_away_is_asked_at_once_and_everybody_is_told(make_verifier):
+    async with AsyncExitStack() as stack:
+        life = await stack.enter_async_context(AsyncExitStack())
+        one = await life.enter_async_context(running(make_verifier()))
+        async with pool_over(ChangingRegistry(one), probe_s=600) as (pool, connecting):
+            await connecting
+            available = pool.availability()
+            assert await anext(available)
+            (link,) = pool.places()
+            await life.aclose()
+            link.lost()
+            async with asyncio.timeout(20):
+                assert not await anext(available)
+            assert pool.info is None
+
+
+async def test_one_that_a_call_finds_away_but_is_there_is_used_again_at_once(make_verifier):
+    async with running(make_verifier()) as one, pool_over(ChangingRegistry(one), probe_s=600) as (pool, up):
+        await up
+        (link,) = pool.places()
+        link.lost()
+        assert not pool.places()
+        assert pool.info is not None
+        assert await pool.recheck(20)
+        assert pool.places() == [link]
 
 
 async def test_sessions_of_other_gateways_count(make_verifier):
