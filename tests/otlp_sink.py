@@ -27,6 +27,7 @@ class Span:
     resource: dict[str, Any]
     start_ns: int
     end_ns: int
+    events: tuple[tuple[str, dict[str, Any]], ...] = ()  # name, attributes
 
 
 class OtlpSink(rpc.TraceServiceServicer):
@@ -87,6 +88,7 @@ def _span(span: Any, resource: dict[str, Any]) -> Span:
         resource=resource,
         start_ns=span.start_time_unix_nano,
         end_ns=span.end_time_unix_nano,
+        events=tuple((event.name, _attributes(event.attributes)) for event in span.events),
     )
 
 

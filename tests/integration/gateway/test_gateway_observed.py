@@ -6,10 +6,11 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from outrider.core.errors import SessionMovedError
 from outrider.telemetry import names
 from outrider.wire.v1 import generation_pb2 as pb
 from tests.integration.gateway.conftest import config_for, gateway_over, ids_of
-from tests.integration.gateway.scripted_verifier import running
+from tests.integration.gateway.scripted_verifier import Break, running
 from tests.otlp_sink import OtlpSink
 
 SECRET = "a most private prompt"
@@ -78,6 +79,21 @@ async def traced(model_folder, make_verifier):
                 httpx.AsyncClient(base_url=addresses["http"]) as client,
             ):
                 yield client, verifier, sink
+
+
+async def test_a_failover_is_one_event_of_the_span(traced):
+    client, verifier, sink = traced
+    verifier.breaks = [Break(1, SessionMovedError("drained"))]
+    await client.post("/v1/chat/completions", json=CHAT)
+    (span,) = await asyncio.to_thread(sink.wait, bool)
+    ((name, attributes),) = span.events
+    assert name == names.EVENT_FAILOVER
+    assert attributes == {
+        names.ATTR_REASON: "session_moved",
+        names.ATTR_OUTCOME: "moved",
+        names.ATTR_ATTEMPTS: len(verifier.resumed),
+    }
+    assert attributes.keys() <= names.ATTRIBUTES
 
 
 async def test_one_span_for_a_request_between_caller_and_verifier(traced):
