@@ -14,6 +14,9 @@ from grpc import aio
 
 from outrider.wire.v1 import common_pb2, generation_pb2, generation_pb2_grpc
 
+AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+"""What a stream ends with when its gateway dies or stops. Calls that a server which stops had not yet taken
+up are cancelled by grpc itself."""
 PROMPT = "The quick brown fox jumps over the lazy dog. The quick brown fox"
 
 
@@ -143,7 +146,7 @@ async def persist(
                         before = seen.deltas
                         on_delta(seen)
         except (aio.AioRpcError, TimeoutError, LeaveError) as error:
-            if isinstance(error, aio.AioRpcError) and error.code() != grpc.StatusCode.UNAVAILABLE:
+            if isinstance(error, aio.AioRpcError) and error.code() not in AWAY:
                 raise
             assert time.monotonic() - last < patience_s, f"nothing for {patience_s} s: {error}"
             await asyncio.sleep(0.1)
