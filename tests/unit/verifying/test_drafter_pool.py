@@ -126,6 +126,7 @@ def test_when_a_link_is_lost_its_sessions_are_opened_on_another_one_and_asked_at
     link = own_of(moving).link
     desk.hear(LinkDown(link, GENERATIONS[link]))
     assert own_of(moving).wait_until is None and own_of(staying).wait_until is not None
+    assert desk.pool[link].sessions == set()
     sent = desk.round(moving)
     assert kinds(sent) == {other(link): [OpenDraft]}
     (command,) = sent[other(link)]
@@ -194,7 +195,7 @@ def test_what_a_replica_tells_of_its_load_decides_who_comes(desk: Desk) -> None:
     desk.hear(LinkLoad("x", GENERATIONS["x"], DrafterLoad(8, 0, 0.0)))
     assert {own_of(desk.begin()).link for _ in range(4)} == {"y"}
     desk.hear(LinkLoad("x", GENERATIONS["x"], DrafterLoad(0, 0, 0.0)))
-    desk.hear(LinkLoad("y", GENERATIONS["y"] + 9, DrafterLoad(0, 0, 0.0)))  # of another connection
+    desk.hear(LinkLoad("x", GENERATIONS["x"] + 9, DrafterLoad(8, 0, 0.0)))  # of another connection
     assert own_of(desk.begin()).link == "x"
 
 
