@@ -245,12 +245,12 @@ class CommitWriter:
             return
         if self._observer:
             self._observer.error(describe(result).label)
+        if not self._pending.holds(queue):
+            return  # the session may have come back with another epoch; its next write will tell
         if isinstance(result, StaleEpochError):
             self._pending.forget(queue.session_id)
             self._mended.discard(queue.session_id)
             self._on_fenced(queue.session_id, result)
-            return
-        if not self._pending.holds(queue):
             return
         # The store lost some of the session, or all of it, or there is a conflict: writing the
         # whole session anew mends all but the last. What fails again is given up.

@@ -107,6 +107,7 @@ class Opening:
 
     async def _restore(self, record: SessionRecord) -> tuple[SessionRecord, int]:
         """The session as the store has it now, and how many of its tokens are stored."""
+        self._writer.forget(record.session_id)  # of the time before: they would be refused, and it fenced
         try:
             await self._store.restore(record)
         except StoreUnavailableError:

@@ -116,6 +116,7 @@ class Takeover:
         self._admission.check_fits(record)
         grammar = await grammar_matcher(self._compiler, record)
         record = await self._store.claim(session_id)
+        self._writer.forget(session_id)  # of the time before: they would be refused, and it fenced
         self._ownership.moved(names.MOVE_CLAIMED)
         self._check(record, wanted)
         if record.finish_reason is not None:  # its owner ended it between load and claim

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -297,3 +298,34 @@ async def test_a_late_cancel_does_not_end_what_another_verifier_goes_on_with(
             got += event.token_ids if isinstance(event, SessionTokens) else ()
         assert isinstance(last[-1], SessionFinished) and last[-1].reason is FinishReason.LENGTH
         assert len(got) == LONG and not moved(first, "fenced")
+
+
+@pytest.mark.parametrize("restored", [False, True])
+async def test_writes_of_the_time_before_do_not_stop_a_session_that_came_back(
+    tiny: Path, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch, restored: bool
+) -> None:
+    """The store was so slow that the session was parked, and taken up again, before they were answered."""
+    monkeypatch.setattr("outrider.verifying.leaving.FLUSH_S", 0.1)
+    monkeypatch.setattr("outrider.verifying.takeover.SETTLE_S", 0.1)
+    store = SlowStore()
+    async with running(tiny, store=store) as verifier:
+        wanted = request(prompts[4], sampling=sampled(3), max_tokens=LONG)
+        stream = verifier.stream(wanted)
+        got = await read(stream, 2)
+        store.open.clear()
+        await until(lambda: verifier.replica.writer.pending > 1)
+        await stream.aclose()
+        assert await verifier.cancel(wanted.session_id, park=True)
+        assert verifier.used == 0 and verifier.replica.writer.pending
+        if restored:
+            newer = verifier.stream(replace(wanted, generated=tuple(got), epoch=2))
+        else:
+            newer = verifier.resume(wanted.session_id, len(got), known=got)
+        await anext(newer)
+        store.open.set()  # what was on its way is refused now
+        await rest(newer, got)
+        assert len(got) == LONG and not moved(verifier, "fenced")
+        assert await verifier.replica.writer.flush(TIMEOUT_S)
+        record = await store.load(wanted.session_id)
+        assert list(record.tokens) == got and record.finish_reason is FinishReason.LENGTH
+        assert record.epoch == 2

@@ -57,6 +57,7 @@ async def test_k_rounds_give_k_round_spans(
         assert span.parent is not None and whole.context is not None and span.context is not None
         assert span.parent.span_id == whole.context.span_id
         ids.add(f"{span.context.span_id:016x}")
+        assert span.attributes is not None and span.attributes[names.ATTR_EPOCH] == 1
     drafted = sum(int(str(span.attributes[names.ATTR_DRAFTED])) for span in by_name[names.SPAN_ROUND])  # type: ignore[index]
     accepted = sum(int(str(span.attributes[names.ATTR_ACCEPTED])) for span in by_name[names.SPAN_ROUND])  # type: ignore[index]
     assert drafted == finished.speculation.draft_tokens
