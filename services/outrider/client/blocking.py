@@ -117,7 +117,7 @@ class Client:
         for index in range(len(self._stubs)):
             try:
                 answer = self._call((self._current + index) % len(self._stubs), method, request, timeout_s)
-            except UnavailableError:
+            except (UnavailableError, RequestCancelledError):
                 if not answered and index == len(self._stubs) - 1:
                     raise
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from outrider.client.connection import Connection
+from outrider.client.connection import MAX_ATTEMPTS, Connection
 from outrider.core.errors import (
     DeadlineExceededError,
     ModelMismatchError,
@@ -125,7 +125,7 @@ class Course:
         """
         if self._broken is not None and isinstance(error, SessionNotFoundError | ModelMismatchError):
             raise self._broken from error  # it cannot be resumed there, so this is what went wrong
-        if not isinstance(error, UnavailableError | RequestCancelledError) or not self._may_go_on():
+        if not isinstance(error, UnavailableError | RequestCancelledError) or not self._may_go_on(error):
             raise error
         self._broken = self._broken or error
         self._attempts += 1
@@ -134,7 +134,9 @@ class Course:
             raise DeadlineExceededError(f"the time passed while the stream was broken: {error}") from error
         return pause
 
-    def _may_go_on(self) -> bool:
+    def _may_go_on(self, error: OutriderError) -> bool:
         if self.progress.generation_id:
             return self._connection.resume and self._attempts < MAX_RESUMES
-        return self._connection.retry and self._attempts + 1 < len(self._connection.addresses)
+        # A stopping server cancels calls that it has not taken up; gRPC itself makes none of them again.
+        least = MAX_ATTEMPTS if isinstance(error, RequestCancelledError) else 1
+        return self._connection.retry and self._attempts + 1 < max(len(self._connection.addresses), least)

@@ -134,7 +134,7 @@ class AsyncClient:
             try:
                 with _explained():
                     answer = await ask(self._clients[(self._current + index) % len(self._clients)])
-            except UnavailableError:
+            except (UnavailableError, RequestCancelledError):
                 if not answered and index == len(self._clients) - 1:
                     raise
             else:

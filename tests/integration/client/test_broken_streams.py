@@ -190,3 +190,32 @@ async def test_a_generation_is_cancelled_on_whichever_gateway_has_it(face: type[
         assert await client.cancel("g-1")
     async with client_of(face, Without(()), Without(())) as client:
         assert not await client.cancel("g-1")
+
+
+CANCELLED = errors.RequestCancelledError("CANCELLED")
+"""As a stopping server ends calls, also those that it has not taken up."""
+
+
+async def test_a_call_that_a_stopping_gateway_had_not_taken_up_is_made_again(face: type[Blocking]) -> None:
+    service = Scripted((CANCELLED,), (CANCELLED,), (STARTED, ONE, FINISHED))
+    async with client_of(face, service) as client:
+        assert (await client.generate("x")).text == "a"
+    assert len(service.seen) == 3
+    never = Scripted((CANCELLED,))
+    async with client_of(face, never) as client:
+        with pytest.raises(errors.RequestCancelledError):
+            await client.generate("x")
+    assert len(never.seen) == 5
+    once = Scripted((CANCELLED,))
+    async with client_of(face, once, retry=False) as client:
+        with pytest.raises(errors.RequestCancelledError):
+            await client.generate("x")
+    assert len(once.seen) == 1
+
+
+async def test_a_stream_that_a_stopping_gateway_cancelled_goes_on(face: type[Blocking]) -> None:
+    first = Resuming((STARTED, ONE, CANCELLED))
+    second = Resuming((AWAY,), again=[(STARTED, TWO, FINISHED)])
+    async with client_of(face, first, second) as client:
+        assert (await client.generate("x")).text == "abc"
+    assert second.resumed == [("g-1", 1)]
