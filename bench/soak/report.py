@@ -33,13 +33,19 @@ def pauses(outcomes: Sequence[Outcome], faults: Sequence[Fault]) -> dict[str, li
             continue
         least = max(PAUSE_S, PAUSE_TIMES * median(after - before for before, after in gaps))
         for before, after in gaps:
-            if after - before < least:
-                continue
-            for fault in faults:
-                if fault.began <= after and before <= max(fault.mended, fault.began) + AFTER_S:
-                    found.setdefault(kind_of(fault), []).append(after - before)
-                    break
+            fault = _cause(before, after, faults) if after - before >= least else None
+            if fault is not None:
+                found.setdefault(kind_of(fault), []).append(after - before)
     return found
+
+
+def _cause(before: float, after: float, faults: Sequence[Fault]) -> Fault | None:
+    """Of the faults that may be why nothing came, the one that covers most of the time."""
+
+    def covered(fault: Fault) -> float:
+        return min(after, max(fault.mended, fault.began) + AFTER_S) - max(before, fault.began)
+
+    return max((fault for fault in faults if covered(fault) >= 0), key=covered, default=None)
 
 
 def kind_of(fault: Fault) -> str:

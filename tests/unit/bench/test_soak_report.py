@@ -30,6 +30,12 @@ def test_a_pause_counts_for_the_fault_that_it_overlaps() -> None:
     assert seen == {"kill verifier": [11.5 - 9.9]}
 
 
+def test_of_two_faults_the_one_that_covers_more_of_the_pause_is_its_cause() -> None:
+    sooner = Fault("freeze", "draft_model-1", began=7.0, mended=8.0)
+    seen = pauses([outcome(9.8, 9.9, 12.0, 12.1)], [sooner, KILL])
+    assert list(seen) == ["kill verifier"]
+
+
 def test_pauses_of_other_times_and_short_ones_do_not_count() -> None:
     assert pauses([outcome(1.0, 1.1, 5.0, 5.1), outcome(17.0, 17.1, 20.0, 20.1)], [KILL]) == {}
     assert pauses([outcome(10.0, 10.1, 10.2)], [KILL]) == {}
