@@ -176,6 +176,10 @@ class RegistryConfig(_Section):
         description="static: the addresses in this file; redis: verifiers and drafters enter themselves",
     )
     url: str = Field("", description="Redis, as in store.url; empty: the store's")
+    namespace: str = Field(
+        "",
+        description="deployments on one Redis see only their own; empty: the model's name in the API",
+    )
     lease_s: float = Field(3.0, gt=0, description="one that has not been heard of for so long is left out")
     heartbeat_s: float = Field(
         0.5, gt=0, description="how often each one renews its lease, and reads the list"

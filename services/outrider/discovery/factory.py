@@ -49,6 +49,7 @@ def _listed(config: OutriderConfig, role: Role) -> list[Instance]:
 def _ledger(config: OutriderConfig) -> Ledger:
     # An answer that is later than that would let the lease run out before the next attempt.
     timeout_s = min(config.store.timeout_s, config.registry.lease_s / 3)
+    namespace = config.registry.namespace or config.name
     if config.registry.url:
-        return Ledger(config.registry.url, timeout_s=timeout_s, setting="registry.url")
-    return Ledger(config.store.url, timeout_s=timeout_s, setting="store.url")
+        return Ledger(config.registry.url, namespace=namespace, timeout_s=timeout_s, setting="registry.url")
+    return Ledger(config.store.url, namespace=namespace, timeout_s=timeout_s, setting="store.url")

@@ -1,6 +1,6 @@
 """The registry's one key in Redis (or Valkey), and the scripts that read and write it.
 
-`outrider:{registry}:instances` is a hash:
+`outrider:{registry:NAMESPACE}:instances` is a hash:
 
 - `since`               when it was made (server time): another value means that the server has forgotten
 - `written`             when it was written to last, in milliseconds of server time
@@ -18,6 +18,7 @@ import logging
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
+from urllib.parse import quote
 
 from redis import exceptions
 
@@ -28,8 +29,12 @@ from outrider.redis_link import address_of, connect
 
 _log = logging.getLogger(__name__)
 
-KEY = "outrider:{registry}:instances"
 _CONNECTIONS = 2
+
+
+def key_of(namespace: str) -> str:
+    """The key of a namespace's registry; its name alone decides the Cluster slot."""
+    return f"outrider:{{registry:{quote(namespace, safe='')}}}:instances"
 
 
 class _Script:
@@ -52,14 +57,17 @@ class Page:
 class Ledger:
     """Event loop only. Each call is bounded in time."""
 
-    def __init__(self, url: str, *, timeout_s: float, setting: str) -> None:
+    def __init__(self, url: str, *, namespace: str, timeout_s: float, setting: str) -> None:
         """Connects at the first call. `setting` is where `url` stands in the configuration, for errors.
+
+        Those of another `namespace` are not seen.
 
         Raises:
             ConfigError: `url` cannot be understood.
         """
         self.address = address_of(url, setting=setting)
         self._timeout_s = timeout_s
+        self._key = key_of(namespace)
         self._redis: Any = connect(url, timeout_s=timeout_s, max_connections=_CONNECTIONS, setting=setting)
         self._enter, self._withdraw, self._list = _Script("enter"), _Script("withdraw"), _Script("list")
         self._unreadable: set[bytes] = set()
@@ -114,9 +122,9 @@ class Ledger:
         try:
             async with asyncio.timeout(self._timeout_s):
                 try:
-                    reply = await self._redis.evalsha(script.sha, 1, KEY, *arguments)
+                    reply = await self._redis.evalsha(script.sha, 1, self._key, *arguments)
                 except exceptions.NoScriptError:  # it was restarted, or its scripts were flushed
-                    reply = await self._redis.eval(script.text, 1, KEY, *arguments)
+                    reply = await self._redis.eval(script.text, 1, self._key, *arguments)
         except (TimeoutError, exceptions.TimeoutError) as error:
             text = f"registry {self.address} did not answer within {self._timeout_s:g} s"
             raise UnavailableError(text) from error

@@ -23,7 +23,7 @@ from outrider.discovery import (
     open_announcer,
     open_registry,
 )
-from outrider.discovery.ledger import KEY
+from outrider.discovery.ledger import key_of
 from tests.integration.discovery.conftest import die, until
 from tests.servers import RedisServer
 
@@ -31,6 +31,8 @@ A = Instance(Role.DRAFTER, "127.0.0.1:1", "draft", "a1")
 B = Instance(Role.DRAFTER, "127.0.0.1:2", "draft", "b1")
 C = Instance(Role.DRAFTER, "127.0.0.1:2", "lookup", "c1")
 V = Instance(Role.VERIFIER, "[::1]:9100", "", "v1")
+
+KEY = key_of(OutriderConfig().name)
 
 Make = Callable[[], LeaseAnnouncer]
 
@@ -357,3 +359,16 @@ def test_an_address_that_nobody_else_can_reach_is_refused(config: OutriderConfig
     with pytest.raises(ConfigError, match=r"verifier\.advertise must be set"):
         advertised(config, "", listening, "verifier.advertise")
     assert advertised(OutriderConfig(), "", listening, "verifier.advertise") == listening
+
+
+async def test_deployments_of_other_models_on_one_redis_do_not_see_each_other(
+    config: OutriderConfig, registry: LeaseRegistry, announcer: Make
+) -> None:
+    await announcer().start(A)
+    other = config.model_copy(update={"served_name": "another {model}"})
+    theirs, entered = open_registry(other, Role.DRAFTER), open_announcer(other)
+    await entered.start(B)
+    assert await theirs.list(Role.DRAFTER) == (B,)
+    assert await registry.list(Role.DRAFTER) == (A,)
+    await entered.close()
+    await theirs.close()
