@@ -5,7 +5,7 @@ tenant with the smallest account comes next. A session pays when it starts, for 
 it did not need is paid back when it ends. A tenant that comes after having had nothing to wait for does not
 bring credit along: its account is raised to that of whoever started last.
 
-So, while a tenant waits, each other one gets at most as much work more than it as one session may need.
+So, while a tenant waits, each other one gets at most as much work more than it as two sessions may need.
 """
 
 from __future__ import annotations
