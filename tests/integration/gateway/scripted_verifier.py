@@ -76,6 +76,7 @@ class ScriptedVerifier(VerifierService):
         self.resumed: list[ResumeSession] = []
         self.restored: list[SessionRequest] = []
         self.parked: list[str] = []
+        self.parting = SessionMovedError("the session is parked")  # what ends the stream of a parked one
         self.breaks: list[Break] = []  # of the next streams, one each
         self.started = asyncio.Event()
         self.silent = False  # it does not say how it is
@@ -210,7 +211,7 @@ class ScriptedVerifier(VerifierService):
         kept = session.sent
         if session.cancels:
             if session.cancels[0].park:
-                await abort(context, SessionMovedError("the session is parked"))
+                await abort(context, self.parting)
             reason = session.cancels[0].reason
             kept = session.cancels[0].keep_tokens if session.cancels[0].keep_tokens is not None else kept
         return SessionFinished(reason, Usage(len(session.request.prompt), kept, 2), stats)

@@ -108,7 +108,7 @@ async def test_a_session_handed_over_leaves_the_verifier_that_drains(two):
             await asyncio.sleep(0.01)
         old.info = replace(old.info, draining=True)
         old.refuse = UnavailableError("the verifier is stopping")
-        old.fail_after = (2, SessionMovedError("drained"))
+        old.parting = SessionMovedError("the verifier is stopping")
         session.cancels.append(PARK)
         session.told.set()
         held.set()
