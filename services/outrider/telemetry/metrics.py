@@ -160,6 +160,7 @@ class VerifierMetrics(_Metrics):
         self._drafter_accepted = self._counter(names.DRAFTER_ACCEPTED)
         self._feature_bytes = self._counter(names.FEATURE_BYTES)
         self._link_state = self._gauge(names.LINK_STATE)
+        self._useless = self._gauge(names.DRAFTER_USELESS)
         rounds = self._counter(names.ROUNDS)
         self._rounds = {kind: rounds.labels(model_name, kind) for kind in names.ROUND_KINDS}
         times = self._histogram(names.ROUND_PART_TIME)
@@ -238,8 +239,14 @@ class VerifierMetrics(_Metrics):
         for known in names.LINK_STATES:
             self._link_state.labels(self._model, drafter, link, known).set(known == state)
 
+    def useless(self, drafter: str, link: str, useless: bool) -> None:
+        """Whether the drafts of a replica are all refused."""
+        self._useless.labels(self._model, drafter, link).set(useless)
+
     def link_gone(self, drafter: str, link: str) -> None:
         """There is no such link any more."""
+        with contextlib.suppress(KeyError):  # nobody ever said so
+            self._useless.remove(self._model, drafter, link)
         for known in names.LINK_STATES:
             with contextlib.suppress(KeyError):  # it never had a state
                 self._link_state.remove(self._model, drafter, link, known)

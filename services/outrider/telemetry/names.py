@@ -277,6 +277,12 @@ LINK_STATE = Metric(
     "1 for the state that the link to a replica of a drafter is in",
     (LABEL_DRAFTER, LABEL_LINK, LABEL_STATE),
 )
+DRAFTER_USELESS = Metric(
+    "outrider_drafter_useless",
+    "gauge",
+    "1 while not one of the last 256 or more draft tokens of a replica of a drafter was accepted",
+    (LABEL_DRAFTER, LABEL_LINK),
+)
 STORE_PENDING = Metric("outrider_store_pending_commits", "gauge", "Commits that wait to be stored")
 STORE_DEGRADED = Metric(
     "outrider_store_degraded", "gauge", "1 while commits are delayed or were lost to the store"

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 
 from outrider.verifying.features import FeatureFeed
-from outrider.verifying.link_state import LinkState
+from outrider.verifying.link_state import ALARM_TOKENS, LinkState
 from outrider.verifying.mailbox import (
     LinkDown,
     LinkDraining,
@@ -35,6 +35,7 @@ class DrafterPool:
         patience: Callable[[], Patience],
         feed: FeatureFeed,
         gone: Callable[[str, str], None],
+        useless: Callable[[str, str, bool], None],
         rng: random.Random | None = None,
     ) -> None:
         """Args:
@@ -42,14 +43,18 @@ class DrafterPool:
         patience: makes the patience with a replica.
         feed: the features that drafters need.
         gone: told drafter and link when a replica is forgotten.
+        useless: told drafter and link when so many of its drafts were refused that something must be wrong
+            with it (True), and when that is over.
         rng: draws the two replicas that are compared.
         """
         self._trees = dict(drafters)
         self._patience = patience
         self._feed = feed
         self._gone = gone
+        self._useless = useless
         self._rng = rng or random.Random()
         self._links: dict[str, LinkState] = {}
+        self.troubles: tuple[str, ...] = ()  # useless replicas, in words for an operator; anybody may read it
 
     def __contains__(self, drafter: str) -> bool:
         return drafter in self._trees
@@ -105,6 +110,7 @@ class DrafterPool:
             if link is not None:
                 self._down(link, sessions)
                 del self._links[link.link]
+                self._tell_troubles()
                 self._feed.drop(link.link)
             self._gone(news.drafter, news.link)
         elif link is not None and news.generation == link.generation:
@@ -118,12 +124,35 @@ class DrafterPool:
                 case LinkLoad():
                     link.told(news.load)
 
+    def verified(self, own: LinkDrafting, drafted: int, accepted: int) -> None:
+        """So many draft tokens of a session's replica were verified, and so many of these accepted."""
+        link = self._links.get(own.link)
+        if link is not None and drafted:
+            self._judge(link, 0 if accepted else link.in_vain + drafted)
+
+    def _judge(self, link: LinkState, in_vain: int) -> None:
+        before, link.in_vain = link.useless, in_vain
+        if link.useless != before:
+            self._useless(link.drafter, link.link, link.useless)
+            self._tell_troubles()
+
+    def _tell_troubles(self) -> None:
+        self.troubles = tuple(
+            f"drafter {link.drafter} at {link.address} drafts in vain: of its last {ALARM_TOKENS} tokens "
+            "or more not one was accepted; its head or its model is not the right one for this target"
+            for link in self._links.values()
+            if link.useless
+        )
+
     def _up(self, news: LinkUp) -> None:
         """A replica is there (again); sessions are opened on it as their rounds come."""
         link = self._links.get(news.link)
         if link is None:
             link = LinkState(news.link, news.drafter, self._patience(), self._trees.get(news.drafter, 0))
             self._links[news.link] = link
+        if link.instance_id != news.info.instance_id:
+            self._judge(link, 0)
+        link.instance_id = news.info.instance_id
         link.generation = news.generation
         link.up, link.draining = True, False
         link.max_draft_tokens = news.info.max_draft_tokens

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from outrider.core.rounds import Proposal, StaleReason
@@ -12,6 +12,7 @@ from outrider.verifying.commands import Commands
 from outrider.verifying.drafter_pool import DrafterPool
 from outrider.verifying.features import FeatureFeed
 from outrider.verifying.fusion.council import Council
+from outrider.verifying.fusion.credit import Credit
 from outrider.verifying.link_state import LinkState
 from outrider.verifying.mailbox import Admit, LinkNews, Outcome
 from outrider.verifying.proposals import UNUSABLE, refusal
@@ -62,6 +63,16 @@ class DraftDesk:
     def hear(self, news: LinkNews, sessions: Iterable[Session]) -> None:
         """A link has something to tell; `sessions` are all that there are."""
         self._pool.hear(news, sessions)
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """What is wrong with drafters that are there, in words for an operator; anybody may ask."""
+        return self._pool.troubles
+
+    def verified(self, session: Session, credits: Mapping[str, Credit]) -> None:
+        """A round is settled; `credits` by drafter: what of it each had proposed."""
+        for name, credit in credits.items():
+            self._pool.verified(session.drafting.links[name], credit.drafted, credit.accepted)
 
     def stepped(self, seconds: float) -> None:
         """A step of the target without prompts took so long."""

@@ -8,6 +8,10 @@ from outrider.verifying.patience import Patience
 from outrider.verifying.session import DraftPhase, LinkDrafting
 from outrider.wire.messages import DrafterLoad
 
+ALARM_TOKENS = 256
+"""So many draft tokens of a model, refused one after the other, are no bad luck: in chains of 4 they are the
+first tokens of 64 proposals, all of them wrong."""
+
 
 @dataclass(slots=True)
 class LinkState:
@@ -26,6 +30,13 @@ class LinkState:
     sessions: set[str] = field(default_factory=set)  # of this verifier, open there
     others: int = 0  # sessions of other verifiers there, as it told last
     queued: int = 0  # sessions that wait there for a proposal, as it told last
+    instance_id: str = ""  # of the process
+    in_vain: int = 0  # its draft tokens that were verified since the last one was accepted
+
+    @property
+    def address(self) -> str:
+        """Where it is."""
+        return self.link.rpartition("@")[2]
 
     @property
     def takes_sessions(self) -> bool:
@@ -41,6 +52,14 @@ class LinkState:
     def fullness(self) -> float:
         """Share of its sessions that are taken; above 1 if it has to drop some."""
         return (len(self.sessions) + self.others) / max(1, self.max_sessions)
+
+    @property
+    def useless(self) -> bool:
+        """Whether none of its drafts are accepted: its head, or its model, cannot be the right one.
+
+        One without a model copies text, and some texts hold nothing to copy.
+        """
+        return bool(self.vocab_size) and self.in_vain >= ALARM_TOKENS
 
     def told(self, load: DrafterLoad) -> None:
         """It says how busy it is. Its count holds this verifier's sessions too."""

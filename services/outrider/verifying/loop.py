@@ -237,6 +237,7 @@ class RoundLoop:
         session, first = work.session, work.session.generated
         session.tokens.extend(settled.token_ids)
         self._meter.round(work)
+        self._desk.verified(session, work.credits)
         if settled.token_ids:
             tokens = SessionTokens(first, settled.token_ids, settled.accepted, work.logprobs)
             self._outcome.items.append((session.session_id, tokens))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ from outrider.verifying.fusion.credit import Credit, credits
 from outrider.verifying.rounds import Settled
 from outrider.verifying.session import DraftPhase, Session
 from outrider.verifying.work import StepTimes, Work
+
+_log = logging.getLogger(__name__)
 
 _NOTHING = Credit(0, 0)
 
@@ -83,6 +86,12 @@ class Meter:
     def resting(self, drafter: str, link: str, rests: bool) -> None:
         """Nobody waits for this replica for a while, or it is waited for again."""
         self._metrics.link_state(drafter, link, "resting" if rests else "ready")
+
+    def useless(self, drafter: str, link: str, useless: bool) -> None:
+        """A replica's drafts are all refused, or are not any more."""
+        text = "drafts in vain" if useless else "drafts in vain no more"
+        _log.log(logging.ERROR if useless else logging.INFO, "drafter replica %s %s", link, text)
+        self._metrics.useless(drafter, link, useless)
 
     def link_gone(self, drafter: str, link: str) -> None:
         """There is no such replica any more."""

@@ -93,6 +93,7 @@ class Replica:
             lambda session_id: self.front.leaving.left(session_id),
         )
         desk = _desk(own, config.drafters, engine, meter)
+        self._desk = desk
         self.rounds = RoundLoop(engine, own, desk, meter, hub.publish)
         self.front = Front.build(
             config,
@@ -160,7 +161,7 @@ class Replica:
 
     def _degraded(self) -> tuple[str, ...]:
         """What does not work as it should although sessions run, in words for an operator."""
-        return (*self.writer.troubles, *self.links.troubles)
+        return (*self.writer.troubles, *self.links.troubles, *self._desk.troubles)
 
     def _engine_ended(self, work: asyncio.Future[None]) -> None:
         error: OutriderError = UnavailableError("the verifier is stopping")
@@ -181,6 +182,7 @@ def _desk(
         ),
         feed=feed,
         gone=meter.link_gone,
+        useless=meter.useless,
     )
     return DraftDesk(
         pool,

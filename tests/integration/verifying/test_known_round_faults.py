@@ -13,6 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from outrider.core.params import Acceptance, SamplingParams, SpeculationParams
 from outrider.core.sessions import SpeculationStats
+from outrider.verifying.link_state import ALARM_TOKENS
+from outrider.wire import convert
 from tests.integration.verifying.harness import GREEDY, OFF, Reply, real_drafter, request, running, sampled
 from tests.integration.verifying.scripted import ScriptedDrafter, knowing, scripted
 from tests.tiny_models import make_tiny
@@ -122,6 +124,28 @@ async def test_a_draft_model_with_a_wrong_head_is_seen_in_one_scrape(
             drafted += stats.draft_tokens
         assert verifier.metric(f"{SPEC}draft_tokens_total") == drafted
         assert verifier.metric(f"{SPEC}accepted_tokens_total") == 0
+
+
+async def test_a_draft_model_with_a_wrong_head_is_named_by_health(
+    tiny: Path, mapped_wrongly: Path, prompts: Prompts
+) -> None:
+    async with (
+        real_drafter(model=str(mapped_wrongly)) as wrong,
+        real_drafter(model=str(tiny)) as twin,
+        running(tiny, drafters={"wrong": wrong, "twin": twin}) as verifier,
+    ):
+        drafted = 0
+        for name in ("wrong", "twin", "wrong"):
+            speculation = SpeculationParams(drafter=name)
+            reply = await verifier.generate(request(prompts[2], max_tokens=80, speculation=speculation))
+            drafted += stats_of(reply).draft_tokens if name == "wrong" else 0
+        assert drafted > ALARM_TOKENS
+        answer = await verifier.client.GetInfo(convert.verifier_info_request())
+        (reason,) = convert.verifier_info_from_proto(answer).degraded
+        address = verifier.report("wrong").address
+        assert reason.startswith(f"drafter wrong at {address} drafts in vain: ")
+        assert verifier.metric("outrider_drafter_useless", link=f"wrong@{address}") == 1
+        assert verifier.metric("outrider_drafter_useless") == 1
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, sampled(6)], ids=["greedy", "sampled"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,8 @@ from outrider.verifying.drafter_pool import DrafterPool
 from outrider.verifying.drafts import DraftDesk
 from outrider.verifying.features import FeatureFeed
 from outrider.verifying.fusion.council import Council
+from outrider.verifying.fusion.credit import Credit
+from outrider.verifying.link_state import ALARM_TOKENS
 from outrider.verifying.mailbox import (
     Admit,
     LinkDown,
@@ -31,7 +34,7 @@ from outrider.verifying.session import DraftPhase, LinkDrafting, Session
 from outrider.wire.messages import AdvanceDraft, CloseDraft, DrafterLoad, OpenDraft, Stale
 from tests.unit.verifying.fake_rows import FakeRows
 
-INFO = DrafterInfo(ModelInfo("draft"), "draft_model", (), 16, 8, "a")
+INFO = DrafterInfo(ModelInfo("draft", vocab_size=100), "draft_model", (), 16, 8, "a")
 GENERATIONS = {"x": 1, "y": 2, "z": 3}
 
 
@@ -40,6 +43,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.gone: list[tuple[str, str]] = []
+        self.useless: list[tuple[str, str, bool]] = []
         self.dropped: list[tuple[str, str]] = []
         self.sessions: list[Session] = []
         self.outcome = Outcome()
@@ -49,6 +53,7 @@ class Desk:
             patience=lambda: Patience(limit_s=1.0, max_misses=1, rest_s=10.0),
             feed=feed,
             gone=lambda *names: self.gone.append(names),
+            useless=lambda *news: self.useless.append(news),
             rng=random.Random(0),
         )
         self.desk = DraftDesk(
@@ -63,8 +68,8 @@ class Desk:
         self.up("x")
         self.up("y")
 
-    def up(self, link: str) -> None:
-        self.hear(LinkUp(link, GENERATIONS[link], INFO, "d"))
+    def up(self, link: str, info: DrafterInfo = INFO) -> None:
+        self.hear(LinkUp(link, GENERATIONS[link], info, "d"))
 
     def hear(self, news: LinkNews) -> None:
         self.desk.hear(news, self.sessions)
@@ -217,3 +222,39 @@ def test_a_replica_that_is_gone_is_forgotten_and_late_words_of_it_ignored(desk: 
     desk.desk.stale(link, Stale(session.session_id, 4, StaleReason.FULL), session, 0.0, desk.outcome)
     assert desk.gone == [("d", link)] and desk.dropped == []
     assert kinds(desk.round(session)) == {other(link): [OpenDraft]}
+
+
+def test_a_replica_whose_drafts_are_all_refused_is_told_of_until_one_is_accepted(desk: Desk) -> None:
+    session = desk.begin()
+    link = own_of(session).link
+    for _ in range(ALARM_TOKENS // 4 - 1):
+        desk.desk.verified(session, {"d": Credit(4, 0)})
+    assert desk.desk.troubles == () and desk.useless == []
+    desk.desk.verified(session, {"d": Credit(4, 0)})
+    desk.desk.verified(session, {"d": Credit(4, 0)})
+    assert desk.useless == [("d", link, True)]
+    (trouble,) = desk.desk.troubles
+    assert trouble.startswith("drafter d at ") and "drafts in vain" in trouble
+    desk.desk.verified(session, {"d": Credit(4, 1)})
+    assert desk.desk.troubles == () and desk.useless[1:] == [("d", link, False)]
+
+
+def test_a_useless_replica_is_forgiven_when_another_process_takes_its_place_or_none(desk: Desk) -> None:
+    session = desk.begin()
+    link = own_of(session).link
+    desk.desk.verified(session, {"d": Credit(ALARM_TOKENS, 0)})
+    desk.up(link)  # the connection broke, the process is the same
+    assert len(desk.desk.troubles) == 1
+    desk.up(link, replace(INFO, instance_id="b"))
+    assert desk.desk.troubles == () and desk.useless[-1] == ("d", link, False)
+    desk.desk.verified(session, {"d": Credit(ALARM_TOKENS, 0)})
+    assert len(desk.desk.troubles) == 1
+    desk.hear(LinkGone(link, "d"))
+    assert desk.desk.troubles == ()
+
+
+def test_a_drafter_that_copies_text_may_find_nothing_to_copy(desk: Desk) -> None:
+    for link in "xy":
+        desk.up(link, replace(INFO, model=ModelInfo("prompt_lookup"), instance_id="c"))
+    desk.desk.verified(desk.begin(), {"d": Credit(10 * ALARM_TOKENS, 0)})
+    assert desk.desk.troubles == () and desk.useless == []

@@ -40,6 +40,7 @@ class Desk:
             patience=lambda: Patience(limit_s=1.0, max_misses=2, rest_s=10.0),
             feed=feed,
             gone=lambda *_: None,
+            useless=lambda *_: None,
         )
         self.desk = DraftDesk(
             self.pool,
