@@ -44,6 +44,7 @@ class Origin:
     request: SessionRequest | None = None  # None: it is to be resumed
     key: bytes = b""  # see placement
     holder: str = ""  # the verifier that is likely to have it
+    mark: bytes = b""  # of one that is to be resumed: see ResumeSession
 
 
 class Attaching:
@@ -94,13 +95,17 @@ class Attaching:
                 raise
             except SessionExistsError:
                 pass  # an attempt of ours
-        wanted = ResumeSession(self._origin.session_id, len(tokens), self._origin.tenant, tokens)
+        # Whatever comes of an attempt, even one without an answer, the next one is above it: two that both
+        # wait for the store must not be equals.
+        self._epoch += 1
+        wanted = ResumeSession(
+            self._origin.session_id, len(tokens), self._origin.tenant, tokens, self._origin.mark
+        )
         try:
             return await self._seen(link.resume(wanted, self._remaining(), self._metadata))
         except (SessionNotFoundError, StoreUnavailableError):
             if request is None:
                 raise
-        # Above what any attempt had, even one without an answer: the highest epoch is the last attempt's.
         self._epoch += 1
         restored = replace(request, generated=tokens, epoch=self._epoch)
         return await self._seen(link.generate(restored, self._remaining(), self._metadata))

@@ -59,6 +59,11 @@ class Delivery:
         self.accepted = 0
 
     @property
+    def repeats(self) -> bool:
+        """What was delivered so far is less than an earlier stream delivered."""
+        return self.delivered < self.resumed_at
+
+    @property
     def stopped(self) -> bool:
         """A stop string was found; nothing after it will be delivered."""
         return self._matcher.hit
@@ -94,7 +99,7 @@ class Delivery:
         if not self.stopped and not self._take(self._last_pieces(stop_token_id), deltas):
             deltas.say(self._matcher.flush(), self.delivered + len(self._waiting))
             deltas.release(self.delivered + len(self._waiting))
-        if self.delivered < self.resumed_at:
+        if self.repeats:
             raise InvalidRequestError(
                 f"from_token must be at most {self.delivered}, the tokens of the generation, "
                 f"got {self.resumed_at}",

@@ -184,6 +184,15 @@ class Session:
                     await self._move(error)
                 else:
                     raise
+            await self._tell_here()
+
+    async def _tell_here(self) -> None:
+        """What was said while the session moved, to where it is now."""
+        assert self._stream is not None
+        if self._stop is not None:
+            raise self._stop
+        if self._end is not None:
+            await self._stream.link.cancel(self._end)
 
     async def _next_here(self) -> SessionEvent | None:
         assert self._stream is not None
@@ -279,8 +288,6 @@ class Session:
         finally:
             self._searching = None
         self._observation.failed_over(reason, search.attempts, "moved")
-        if self._end is not None:
-            await self._stream.link.cancel(self._end)
 
     async def _search(self, lost: VerifierLink, cause: OutriderError, search: _Search) -> None:
         """Try all that are there, again and again."""

@@ -65,6 +65,7 @@ class Generation:
         self._background = background
         self._left = False
         self._ended_early: FinishReason | None = None
+        self._cancelled = False  # to be ended as soon as the client's own tokens have come again
         self._limit: asyncio.Timeout | None = None
 
     async def events(self) -> AsyncIterator[PromptLogprobs | GenerationDelta | GenerationFinished]:
@@ -86,8 +87,10 @@ class Generation:
             elif isinstance(event, SessionTokens):
                 for delta in self._delivery.push(event.token_ids, event.accepted, event.logprobs):
                     yield self._observed(delta)
-                if self._delivery.stopped:
-                    await self._end(FinishReason.STOP)
+                await self._end_if_due()
+        if self._cancelled and session_finished is None and self._delivery.repeats:
+            yield await self._cut_off()
+            return
         ended_by = session_finished.stop_token_id if session_finished and not self._ended_early else None
         for delta in self._delivery.finish(ended_by):
             yield self._observed(delta)
@@ -99,8 +102,16 @@ class Generation:
         yield finished
 
     async def cancel(self) -> None:
-        """End it on the client's behalf; `events` then finishes with CANCELLED."""
-        await self._end(FinishReason.CANCELLED)
+        """End it on the client's behalf; `events` then finishes with CANCELLED.
+
+        One that is still to come to where its client is goes on until there: nothing that was delivered
+        before is taken back.
+        """
+        self._cancelled = True
+        if not self._delivery.repeats:
+            await self._end(FinishReason.CANCELLED)
+        elif self._limit is not None:
+            self._limit.reschedule(asyncio.get_running_loop().time() + SETTLE_S)
 
     def abandon(self, *, park: bool) -> None:
         """Nobody reads any more: what runs is parked, to be resumed, or ended. The first call counts."""
@@ -118,7 +129,8 @@ class Generation:
         """The verifier's events up to the end, or to when it should have confirmed an early one."""
         while True:
             try:
-                async with asyncio.timeout(SETTLE_S if self._ended_early else None) as self._limit:
+                ending = self._cancelled or self._ended_early
+                async with asyncio.timeout(SETTLE_S if ending else None) as self._limit:
                     event = await self._session.next()
             except TimeoutError:
                 return
@@ -134,6 +146,21 @@ class Generation:
         if delta.first_token >= self._delivery.resumed_at:  # the others were counted when they were delivered
             self._observation.delivered(len(delta.token_ids))
         return delta
+
+    async def _end_if_due(self) -> None:
+        if self._delivery.stopped:
+            await self._end(FinishReason.STOP)
+        elif self._cancelled:
+            await self.cancel()
+
+    async def _cut_off(self) -> GenerationFinished:
+        """Cancelled, and its client's own tokens do not come: all of them were delivered, no matter where."""
+        had = self._delivery.resumed_at
+        self._ended_early = FinishReason.CANCELLED
+        await self._session.end(CancelSession(self.started.generation_id, had, FinishReason.CANCELLED))
+        finished = replace(self._finished(None), usage=Usage(self.prompt_tokens, had))
+        self._observation.finished(finished)
+        return finished
 
     async def _end(self, reason: FinishReason) -> None:
         """Tell the verifier that what was delivered is all there is."""

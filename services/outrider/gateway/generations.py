@@ -141,14 +141,19 @@ class Generations:
                 yield generation
 
     @asynccontextmanager
-    async def resume(self, generation_id: str, from_token: int, caller: Caller) -> AsyncIterator[Generation]:
+    async def resume(
+        self, generation_id: str, from_token: int, caller: Caller, *, digest: str = ""
+    ) -> AsyncIterator[Generation]:
         """Take a generation up again whose client has `from_token` tokens: a delta ends behind them.
+
+        `digest`: of its presentation; without one, whoever has the id is believed.
 
         Its events begin with the first token. An older stream ends with StaleEpochError. If the caller
         raises, it can be resumed once more. All else is as with `open`.
 
         Raises:
             SessionNotFoundError: no verifier knows of it, or it is another tenant's.
+            InvalidRequestError: it has another digest (field "mark"); nobody loses it then.
             OutriderError: no verifier takes it, or it failed later.
         """
         model = self.info.model.model_name
@@ -156,7 +161,8 @@ class Generations:
             lease.reserve(0)
             await self._background.done(generation_id)  # a verifier may yet be asked to park it
             holder = self._holders.get(generation_id, "")
-            session = self._session(Origin(generation_id, caller.tenant, holder=holder), caller, observation)
+            origin = Origin(generation_id, caller.tenant, holder=holder, mark=digest.encode())
+            session = self._session(origin, caller, observation)
 
             def begin(started: SessionStarted) -> Generation:
                 note = Presentation.decode(started.presentation)

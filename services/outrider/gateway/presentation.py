@@ -53,10 +53,15 @@ class Presentation:
         )
 
     def encode(self) -> bytes:
-        """As it is kept: JSON without what has its default, compressed if it is too long otherwise."""
+        """As it is kept: JSON without what has its default, compressed if it is too long otherwise.
+
+        In any case it has the digest in it, as `ResumeSession.mark` has to find it.
+        """
         told = {name: value for name, value in asdict(self).items() if value != getattr(_PLAIN, name)}
         text = json.dumps({"v": VERSION, **told}, ensure_ascii=False, separators=(",", ":")).encode()
-        return text if len(text) <= limits.MAX_PRESENTATION_BYTES // 2 else zlib.compress(text)
+        if len(text) <= limits.MAX_PRESENTATION_BYTES // 2:
+            return text
+        return zlib.compress(text) + self.digest.encode()
 
     @classmethod
     def decode(cls, note: bytes) -> Presentation:

@@ -8,7 +8,6 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from outrider.core.errors import InvalidRequestError, SessionNotFoundError
-from outrider.gateway.generation import Generation
 from outrider.gateway.generations import Generations
 from outrider.gateway.observation import Caller
 from outrider.gateway.playing import Begun, Events, Part, PlayEvent, merged, play_one
@@ -61,6 +60,8 @@ class _Revival:
                     yield event
             return
         except InvalidRequestError as error:
+            if error.field == "mark":
+                raise self._another() from error
             if error.field == "from_token":
                 error.field = self._field
             raise
@@ -80,8 +81,12 @@ class _Revival:
         asked = await part.admission.session(
             part.request, model, self._generations.tokenizer, part.session_id
         )
-        async with self._generations.resume(part.session_id, had, self._caller) as generation:
-            noted = self._check(generation, Presentation.decode(asked.presentation))
+        digest = Presentation.decode(asked.presentation).digest
+        resumed = self._generations.resume(part.session_id, had, self._caller, digest=digest)
+        async with resumed as generation:
+            noted = Presentation.decode(generation.presentation)
+            if noted.digest != digest:
+                raise self._another()
             if not index:
                 self._seed = generation.started.seed
                 self._found.set()
@@ -89,11 +94,8 @@ class _Revival:
             async for event in generation.events():
                 yield event
 
-    def _check(self, generation: Generation, asked: Presentation) -> Presentation:
-        noted = Presentation.decode(generation.presentation)
-        if noted.digest != asked.digest:
-            raise InvalidRequestError(
-                f"{self._field} is of another request: send the same body to go on with its answer",
-                field=self._field,
-            )
-        return noted
+    def _another(self) -> InvalidRequestError:
+        return InvalidRequestError(
+            f"{self._field} is of another request: send the same body to go on with its answer",
+            field=self._field,
+        )

@@ -72,7 +72,8 @@ class Takeover:
 
         Raises:
             SessionNotFoundError: there is none, or it is another tenant's.
-            InvalidRequestError: it ends before `from_token`, or cannot be generated again from where it is.
+            InvalidRequestError: it does not bear the mark, it ends before `from_token`, or it cannot be
+                generated again from where it is.
             ModelMismatchError: it is one of another model.
             ProtocolError: it went on with other tokens than the caller has.
             OverloadedError: there is no place.
@@ -96,7 +97,7 @@ class Takeover:
             return None
         held = self._streams.snapshot(session_id)
         assert held is not None
-        _check_tenant(held, wanted)
+        _check_whose(held, wanted)
         _check_known(held, wanted.known)
         if self._streams.serves(session_id, wanted.from_token, len(wanted.known)):
             return self._streams.attach(session_id, wanted.from_token)
@@ -108,7 +109,7 @@ class Takeover:
         session_id = wanted.session_id
         await self._writer.settle(session_id, SETTLE_S)
         record = await self._store.load(session_id)
-        _check_tenant(record, wanted)
+        _check_whose(record, wanted)
         self._admission.check_model(record)
         self._check(record, wanted)
         if record.finish_reason is not None:
@@ -161,9 +162,11 @@ class Takeover:
         return Attachment(record, items, from_token=first, held=len(record.tokens))
 
 
-def _check_tenant(record: SessionRecord, wanted: ResumeSession) -> None:
+def _check_whose(record: SessionRecord, wanted: ResumeSession) -> None:
     if record.tenant != wanted.tenant:  # in the words of a store that has none
         raise SessionNotFoundError(f"session {wanted.session_id} is not in the store")
+    if wanted.mark not in record.presentation:
+        raise InvalidRequestError("mark must be part of the session's presentation", field="mark")
 
 
 def _check_known(record: SessionRecord, known: Sequence[int]) -> None:

@@ -179,6 +179,7 @@ class ResumeSession:
     from_token: int = 0
     tenant: str = ""
     known: tuple[int, ...] = ()  # the generated tokens that the caller has; none, or `from_token` of them
+    mark: bytes = b""  # must be part of the session's presentation
 
 
 @dataclass(frozen=True, slots=True)

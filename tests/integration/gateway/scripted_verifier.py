@@ -6,6 +6,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
 from outrider.core.errors import (
+    InvalidRequestError,
     OutriderError,
     SessionExistsError,
     SessionMovedError,
@@ -90,6 +91,9 @@ class ScriptedVerifier(VerifierService):
     async def pace(self, session: Session, index: int) -> None:
         """Override to hold a round back."""
 
+    async def arrive(self, wanted: ResumeSession) -> None:
+        """Override to hold a Resume back."""
+
     async def GetInfo(self, request, context):
         if self.silent:
             await asyncio.Event().wait()
@@ -126,6 +130,9 @@ class ScriptedVerifier(VerifierService):
         stored = self.store.get(wanted.session_id)
         if stored is None or stored.request.tenant != wanted.tenant:
             await abort(context, SessionNotFoundError(f"there is no session {wanted.session_id}"))
+        if wanted.mark not in stored.request.presentation:
+            await abort(context, InvalidRequestError("it has another mark", field="mark"))
+        await self.arrive(wanted)
         from_token = 0 if self.retells else wanted.from_token
         lives = self.sessions.get(wanted.session_id)
         if lives is None or lives.ended.is_set():

@@ -155,7 +155,8 @@ async def test_where_the_store_was_lost_with_the_verifier_the_session_is_restore
                 held.set()
         (restored,) = other.restored
         first = one.sessions[seen[0].generation_id].request
-        assert restored == replace(first, generated=tuple(IDS[:3]), epoch=first.epoch + 1)
+        assert restored == replace(first, generated=tuple(IDS[:3]), epoch=restored.epoch)
+        assert restored.epoch > first.epoch
         told = [token for event in seen if isinstance(event, GenerationDelta) for token in event.token_ids]
         assert told == IDS
 
@@ -351,6 +352,51 @@ async def test_one_that_is_put_out_of_a_queue_goes_where_there_is_room(two):
         sessions = [verifier.sessions[seen.started.generation_id] for verifier in setup.verifiers]
         assert sorted(session.epoch for session in sessions) == [1, 2]
         assert await setup.metric("outrider_failovers_total") == 0
+
+
+async def put_out_and_held(setup):
+    """A session that was put out of a queue, while another verifier has not yet said that it goes on."""
+    reached, release = asyncio.Event(), asyncio.Event()
+
+    async def arrive(wanted):
+        reached.set()
+        await release.wait()
+
+    for verifier in setup.verifiers:
+        verifier.arrive = arrive
+        verifier.pace = lambda session, index: forever() if index == 1 else asyncio.sleep(0)
+    break_first(setup, 0, OverloadedError("put out"))
+    events = aiter(setup.stream(**MAX))
+    started = await anext(events)
+    rest = asyncio.create_task(anext(events))
+    await reached.wait()
+    return started.generation_id, events, rest, release
+
+
+async def test_a_cancel_while_it_goes_where_there_is_room_reaches_it_there(two):
+    async with two() as setup:
+        session_id, _events, rest, release = await put_out_and_held(setup)
+        cancelling = asyncio.ensure_future(setup.client.Cancel(pb.CancelRequest(generation_id=session_id)))
+        assert (await cancelling).found
+        release.set()
+        assert (await rest).reason is FinishReason.CANCELLED
+        (holder,) = [verifier for verifier in setup.verifiers if verifier.resumed]
+        assert holder.sessions[session_id].cancels[0].reason is FinishReason.CANCELLED
+        assert setup.verifiers[0].running == setup.verifiers[1].running == 0
+
+
+async def test_a_gateway_that_stops_while_a_session_goes_where_there_is_room_does_not_wait_for_it(
+    model_folder, make_verifier
+):
+    verifiers = [make_verifier(TEXT) for _ in range(2)]
+    async with several(model_folder, verifiers, grace_s=0.2) as setup:
+        _, _, rest, release = await put_out_and_held(setup)
+        setup.stop.set()
+        await asyncio.sleep(0.5)
+        release.set()
+        async with asyncio.timeout(2):
+            with pytest.raises(UnavailableError, match="gateway is stopping"):
+                await rest
 
 
 async def test_one_that_is_put_out_where_no_other_has_room_is_told_when_to_try_again(

@@ -125,3 +125,31 @@ async def test_what_cannot_be_resumed(pair):
     asked = pb.ResumeRequest(generation_id=known, from_token=tokens)
     rest = [event async for event in pair.second.Resume(asked)]
     assert [event.WhichOneof("event") for event in rest] == ["started", "finished"]
+
+
+@pytest.mark.parametrize("comes", [True, False], ids=["replayed", "never_replayed"])
+async def test_a_cancel_before_the_replay_has_come_to_the_client_takes_nothing_back(pair, comes):
+    events = [event async for event in pair.first.Generate(pb.GenerateRequest(prompt="hello"))]
+    session_id, had = events[0].started.generation_id, len(ids_of(TEXT)) - 3
+    release, held = asyncio.Event(), asyncio.Event()
+
+    async def pace(session, index):
+        if index == 2:
+            held.set()
+            await release.wait()
+
+    pair.verifier.pace = pace
+    call = pair.second.Resume(pb.ResumeRequest(generation_id=session_id, from_token=had))
+    seen = aiter(call)
+    assert (await anext(seen)).started.generation_id == session_id
+    await held.wait()
+    assert (await pair.second.Cancel(pb.CancelRequest(generation_id=session_id))).found
+    if comes:
+        release.set()
+    rest = told([event async for event in seen])
+    ((reason, _, completion_tokens),) = rest["finished"]
+    assert reason == common_pb2.FINISH_REASON_CANCELLED
+    assert completion_tokens == had + len(rest["token_ids"])
+    kept = [cancel.keep_tokens for cancel in pair.verifier.sessions[session_id].cancels]
+    assert kept[0] == completion_tokens
+    assert rest["token_ids"] == ids_of(TEXT)[had:completion_tokens]

@@ -255,6 +255,28 @@ async def test_another_request_cannot_go_on_with_an_answer(pair):
     assert await read_events(pair.second, path, reordered, last)
 
 
+async def test_another_request_does_not_take_an_answer_from_its_reader(pair, hold_at):
+    path, body = body_of("completion")
+    whole = folded(await read_events(pair.first, path, body))["choices"][0]["text"]
+    hold = hold_at(pair.verifier, 2)
+    async with pair.first.stream("POST", path, json=body) as stream:
+        parts = stream.aiter_text()
+        text = await anext(parts)
+        while "\n\n" not in text:
+            text += await anext(parts)
+        last = events_in(text[: text.index("\n\n") + 2])[0][0]
+        for change in ({"prompt": "other"}, {"seed": 1}):
+            status, error = await refused(pair.second, path, body | change, last)
+            assert (status, error["param"]) == (400, "Last-Event-ID")
+            assert "the same body" in error["message"]
+        hold.release.set()
+        text += "".join([part async for part in parts])
+    *events, done = events_in(text)
+    assert done == ("", "[DONE]")
+    told = [json.loads(data)["choices"] for _, data in events]
+    assert "".join(choice["text"] for choices in told for choice in choices) == whole
+
+
 async def test_an_answer_that_is_no_stream_cannot_be_resumed(pair):
     path, body = body_of("completion")
     ((last, _), *_) = await read_events(pair.first, path, body)

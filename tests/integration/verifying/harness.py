@@ -141,20 +141,32 @@ class Verifier:
             yield event
 
     async def resume(
-        self, session_id: str, from_token: int, *, known: Sequence[int] = (), tenant: str = ""
+        self,
+        session_id: str,
+        from_token: int,
+        *,
+        known: Sequence[int] = (),
+        tenant: str = "",
+        mark: bytes = b"",
     ) -> AsyncIterator[SessionEvent]:
         """Events of a session from a token on."""
-        wanted = ResumeSession(session_id, from_token, tenant, tuple(known))
+        wanted = ResumeSession(session_id, from_token, tenant, tuple(known), mark)
         async for event in _events(self.client.Resume(convert.resume_to_proto(wanted))):
             yield event
 
     async def resumed(
-        self, session_id: str, from_token: int, *, known: Sequence[int] = (), tenant: str = ""
+        self,
+        session_id: str,
+        from_token: int,
+        *,
+        known: Sequence[int] = (),
+        tenant: str = "",
+        mark: bytes = b"",
     ) -> Reply:
         """A session from a token on to its end."""
         reply = Reply()
         async with asyncio.timeout(TIMEOUT_S):
-            async for event in self.resume(session_id, from_token, known=known, tenant=tenant):
+            async for event in self.resume(session_id, from_token, known=known, tenant=tenant, mark=mark):
                 reply.take(event)
         return reply
 

@@ -25,6 +25,7 @@ from tests.integration.verifying.grammar_cases import KINDS, asking
 from tests.integration.verifying.harness import (
     GREEDY,
     TIMEOUT_S,
+    Reply,
     Verifier,
     request,
     running,
@@ -195,6 +196,25 @@ async def test_another_tenant_finds_nothing(tiny: Path, prompts: list[list[int]]
                 await verifier.resumed("s", 0, tenant=tenant)
         assert (await verifier.store.load("s")).epoch == 1
         assert len((await verifier.resumed("s", 0, tenant="a")).tokens) == 400
+
+
+async def test_who_does_not_know_what_it_was_asked_for_by_does_not_get_it(
+    tiny: Path, prompts: list[list[int]]
+) -> None:
+    async with running(tiny) as verifier:
+        wanted = replace(request(prompts[2], session_id="s", max_tokens=400), presentation=b"its note")
+        stream = verifier.stream(wanted)
+        assert isinstance(await anext(stream), SessionStarted)
+        with pytest.raises(InvalidRequestError, match="mark"):  # while it runs
+            await verifier.resumed("s", 0, mark=b"other")
+        reply = Reply()
+        async for event in stream:  # its reader has lost nothing
+            reply.take(event)
+        assert len(reply.tokens) == 400
+        with pytest.raises(InvalidRequestError, match="mark"):  # from the store
+            await verifier.resumed("s", 0, mark=b"other")
+        assert (await verifier.store.load("s")).epoch == 1
+        assert (await verifier.resumed("s", 0, mark=b"note")).tokens == reply.tokens
 
 
 async def test_the_stream_says_what_its_gateway_noted(tiny: Path, prompts: list[list[int]]) -> None:

@@ -1,6 +1,7 @@
 """What a session's record keeps of how its output is delivered."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -27,6 +28,13 @@ PRESENTATIONS = st.builds(
 @given(PRESENTATIONS)
 def test_what_was_noted_is_read_back(presentation):
     assert Presentation.decode(presentation.encode()) == presentation
+
+
+@given(PRESENTATIONS)
+def test_its_digest_is_found_in_it_as_it_is_kept(presentation):
+    for one in (presentation, replace(presentation, stop=("x" * limits.MAX_PRESENTATION_BYTES,))):
+        assert one.digest.encode() in one.encode()
+        assert Presentation.decode(one.encode()) == one
 
 
 @pytest.mark.parametrize("first", [0x10000, 0x1, 0x800])

@@ -162,7 +162,11 @@ def session_request_from_proto(
 
 def resume_to_proto(resume: ResumeSession) -> pb.VerifierResumeRequest:
     return pb.VerifierResumeRequest(
-        session_id=resume.session_id, from_token=resume.from_token, tenant=resume.tenant, known=resume.known
+        session_id=resume.session_id,
+        from_token=resume.from_token,
+        tenant=resume.tenant,
+        known=resume.known,
+        mark=resume.mark,
     )
 
 
@@ -179,6 +183,7 @@ def resume_from_proto(message: pb.VerifierResumeRequest) -> ResumeSession:
         from_token=from_token,
         tenant=fields.text("tenant", message.tenant, longest=limits.MAX_TENANT_CHARS),
         known=known,
+        mark=fields.data("mark", message.mark, longest=limits.MAX_PRESENTATION_BYTES),
     )
 
 

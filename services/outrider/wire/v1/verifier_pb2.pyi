@@ -84,16 +84,18 @@ class VerifierGenerateResponse(_message.Message):
     def __init__(self, event: _Optional[_Union[SessionEvent, _Mapping]] = ...) -> None: ...
 
 class VerifierResumeRequest(_message.Message):
-    __slots__ = ("session_id", "from_token", "tenant", "known")
+    __slots__ = ("session_id", "from_token", "tenant", "known", "mark")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     FROM_TOKEN_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
+    MARK_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     from_token: int
     tenant: str
     known: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, session_id: _Optional[str] = ..., from_token: _Optional[int] = ..., tenant: _Optional[str] = ..., known: _Optional[_Iterable[int]] = ...) -> None: ...
+    mark: bytes
+    def __init__(self, session_id: _Optional[str] = ..., from_token: _Optional[int] = ..., tenant: _Optional[str] = ..., known: _Optional[_Iterable[int]] = ..., mark: _Optional[bytes] = ...) -> None: ...
 
 class VerifierResumeResponse(_message.Message):
     __slots__ = ("event",)
