@@ -112,6 +112,8 @@ def _refuse(request: object) -> None:
 async def _end(method: str, context: Context, error: Exception) -> None:
     if isinstance(error, aio.AbortError):  # it has its status
         raise error
-    if not isinstance(error, OutriderError):
+    if isinstance(error, aio.InternalError):  # so says gRPC when the link broke while something was sent
+        _LOG.debug("%s: the caller is gone: %s", method, error)
+    elif not isinstance(error, OutriderError):
         _LOG.error("%s failed", method, exc_info=error)
     await abort(context, error)

@@ -94,6 +94,19 @@ async def test_an_error_of_ours_keeps_its_status(caplog: pytest.LogCaptureFixtur
     assert not caplog.records
 
 
+async def test_a_link_that_breaks_while_something_is_sent_is_no_defect(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def gone(self: Broken, request: Any, context: Any) -> None:
+        raise aio.InternalError("Failed 'execute_batch'")  # as gRPC words it
+
+    monkeypatch.setattr(Broken, "Generate", gone)
+    with caplog.at_level(logging.INFO, "outrider.wire.guard"):
+        async with broken() as channel:
+            await ending(channel, "Generate", "unary_stream", b"")
+    assert not caplog.records
+
+
 async def test_an_unknown_method_is_unimplemented() -> None:
     async with broken() as channel:
         ended = await ending(channel, "Nonsense", "unary_unary", b"")
