@@ -289,7 +289,9 @@ STORE_DEGRADED = Metric(
 )
 STORE_ERRORS = Metric("outrider_store_errors_total", "counter", "Writes that failed, by why", (LABEL_REASON,))
 STORE_DROPPED = Metric(
-    "outrider_store_dropped_commits_total", "counter", "Commits given up because the buffer was full"
+    "outrider_store_dropped_commits_total",
+    "counter",
+    "Commits given up: too much waited, or the store refused the session",
 )
 STORE_WRITE_TIME = Metric(
     "outrider_store_write_seconds", "histogram", "Time to store one batch of commits", (), _PART
