@@ -11,6 +11,7 @@ from outrider.core.errors import (
     InternalError,
     OutriderError,
     OverloadedError,
+    ProtocolError,
     RequestCancelledError,
     SessionExistsError,
     SessionMovedError,
@@ -108,7 +109,10 @@ class Attaching:
                 raise
         self._epoch += 1
         restored = replace(request, generated=tokens, epoch=self._epoch)
-        return await self._seen(link.generate(restored, self._remaining(), self._metadata))
+        try:
+            return await self._seen(link.generate(restored, self._remaining(), self._metadata))
+        except ProtocolError as error:  # the store is back, and knows it better: it can be resumed
+            raise StaleEpochError(f"session {request.session_id} cannot be restored: {error}") from error
 
     async def _seen(self, stream: SessionStream) -> tuple[SessionStream, SessionStarted]:
         stream, started = await _begun(stream)

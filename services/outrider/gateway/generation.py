@@ -42,6 +42,7 @@ class Generation:
         prompt: tuple[int, ...] = (),
         prompt_tokens: int = 0,
         presentation: bytes = b"",
+        resumed: bool = False,
     ) -> None:
         """Args:
         started: what the client is told first.
@@ -53,12 +54,14 @@ class Generation:
         prompt: not known (empty) of one that was resumed.
         prompt_tokens: its length.
         presentation: what was noted of the delivery when it was admitted.
+        resumed: its client has come back to it.
         """
         self.started = started
         self.tenant = tenant
         self.prompt = prompt
         self.prompt_tokens = prompt_tokens
         self.presentation = presentation
+        self._resumed = resumed
         self._delivery = delivery
         self._session = session
         self._observation = observation
@@ -178,6 +181,8 @@ class Generation:
         if event is not None:
             reason = self._ended_early or event.reason
             usage = replace(event.usage, completion_tokens=delivered)
+            if self._resumed:  # tokens that are told again do not say how they came: the verifier knows
+                accepted = min(delivered, max(accepted, event.speculation.accepted_tokens))
             return GenerationFinished(reason, usage, replace(event.speculation, accepted_tokens=accepted))
         stats = SpeculationStats(rounds=self._session.rounds, draft_tokens=accepted, accepted_tokens=accepted)
         return GenerationFinished(

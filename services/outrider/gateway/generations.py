@@ -175,6 +175,7 @@ class Generations:
                     tenant=caller.tenant,
                     prompt_tokens=started.prompt_tokens,
                     presentation=started.presentation,
+                    resumed=True,
                 )
 
             async with self._running_one(session, caller, observation, begin) as generation:

@@ -2,7 +2,9 @@
 
 import pytest
 
-from tests.integration.gateway.real_stack import real_stack
+from outrider.wire import channels, services
+from outrider.wire.v1 import generation_pb2 as pb
+from tests.integration.gateway.real_stack import real_addresses, real_stack
 from tests.integration.gateway.test_chat import events_of
 from tests.tiny_models import make_tiny
 
@@ -25,6 +27,23 @@ async def complete(client, **fields):
     assert response.status_code == 200, response.text
     body = response.json()
     return body["choices"][0], body
+
+
+async def test_counts_of_a_session_that_lives_on_are_those_of_all_its_rounds(folder):
+    async with real_addresses(folder, drafters={"twin": {"method": "draft_model"}}) as addresses:
+        channel = channels.open_channel(addresses["grpc"])
+        client = services.generation_client(channel)
+        asked = pb.GenerateRequest(prompt="x", stop={"max_tokens": 200, "ignore_eos": True})
+        older, had = aiter(client.Generate(asked)), 0
+        session_id = (await anext(older)).started.generation_id
+        while had < 20:
+            had += len((await anext(older)).delta.token_ids)
+        newer = client.Resume(pb.ResumeRequest(generation_id=session_id, from_token=had))
+        (finished,) = [event.finished async for event in newer if event.HasField("finished")]
+        await channel.close()
+    stats = finished.speculation
+    assert stats.accepted_tokens > 100
+    assert stats.rounds + stats.accepted_tokens >= finished.usage.completion_tokens == 200
 
 
 async def test_stream_and_whole_are_the_same_and_stops_cut_them(client):

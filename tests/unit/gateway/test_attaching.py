@@ -5,9 +5,15 @@ import itertools
 
 import pytest
 
-from outrider.core.errors import SessionNotFoundError, StoreUnavailableError, UnavailableError
+from outrider.core.errors import (
+    ProtocolError,
+    SessionNotFoundError,
+    StaleEpochError,
+    StoreUnavailableError,
+    UnavailableError,
+)
 from outrider.core.params import SamplingParams
-from outrider.gateway.attaching import Attaching, Origin
+from outrider.gateway.attaching import ELSEWHERE, Attaching, Origin
 from outrider.wire.messages import SessionRequest, SessionStarted, StopRequest
 
 LOST = UnavailableError("lost")
@@ -72,6 +78,18 @@ async def test_a_restore_is_above_every_attempt_that_may_have_had_an_effect(fail
     last = Link(SessionNotFoundError("flushed"), SessionStarted(1, 99, b"", 2))
     await attempts.attach(last, ())
     assert last.restored[-1] > highest
+
+
+async def test_what_the_store_knows_better_is_resumed_by_the_next_attempt():
+    attempts = attaching()
+    with pytest.raises(UnavailableError):
+        await attempts.attach(Link(LOST, LOST), ())
+    back = Link(AWAY, ProtocolError("session s finished already (length)"))
+    with pytest.raises(StaleEpochError, match="finished already") as caught:
+        await attempts.attach(back, (5,))
+    assert isinstance(caught.value, ELSEWHERE) and back.restored
+    last = Link(SessionStarted(1, 2, b"", 2), LOST)
+    assert (await attempts.attach(last, (5,)))[1].epoch == 2 and not last.restored
 
 
 async def test_a_restore_is_above_the_epoch_that_a_verifier_said():
