@@ -9,14 +9,20 @@ from dataclasses import dataclass, field
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from outrider.core.errors import OutriderError, UnavailableError
 from outrider.core.params import TokenLogprobs
 from outrider.wire import channels, convert, services
 from outrider.wire.errors import from_rpc_error
 from outrider.wire.messages import GenerationDelta, GenerationFinished, GenerationStarted, PromptLogprobs
 from outrider.wire.v1 import generation_pb2 as pb
-from tests.integration.gateway.conftest import config_for, gateway_over
-from tests.integration.gateway.scripted_verifier import ScriptedVerifier, running
+from tests.integration.gateway.conftest import config_for, gateway_over, ids_of, say
+from tests.integration.gateway.scripted_verifier import Break, ScriptedVerifier, running
 
+TEXT = "the quick brown fox jumps over the lazy dog"
+IDS = ids_of(TEXT)
+ROUNDS = len(say(TEXT))
+LOST = UnavailableError("lost")
+MAX = {"stop": {"max_tokens": len(IDS)}}
 FAST = {"probe_s": 0.02, "failover_s": 20}
 
 
@@ -140,3 +146,14 @@ async def several(model_folder, verifiers, grace_s: float = 5.0, **gateway):
         set_up = Several(list(verifiers), services.generation_client(channel), http, stop)
         await set_up.healthy()
         yield set_up
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+def break_first(setup, after: int, error: OutriderError | None = LOST) -> None:
+    """The stream that comes first breaks, wherever it runs; those after it do not."""
+    plan = [Break(after, error)]
+    for verifier in setup.verifiers:
+        verifier.breaks = plan

@@ -6,8 +6,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from outrider.core import errors
 from tests.integration.gateway.conftest import Stack, config_for, gateway_over
+from tests.integration.gateway.error_bodies import check
 from tests.integration.gateway.scripted_verifier import running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -39,16 +39,6 @@ def stack(shared):
 @pytest.fixture
 def client(shared, stack):
     return shared[1]
-
-
-def check(response, status, *, param=None, code=None, kind="invalid_request_error", text=""):
-    assert response.status_code == status, response.text
-    assert set(response.json()) == {"error"}
-    error = response.json()["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    assert (error["type"], error["param"], error["code"]) == (kind, param, code)
-    assert text in error["message"]
-    return error["message"]
 
 
 @pytest.mark.parametrize(
@@ -339,56 +329,6 @@ async def test_values_of_completions_out_of_bounds_name_their_field(client, stac
     assert field in response.json()["error"]["message"]
     assert len(response.text) < 600
     assert not stack.verifier.sessions
-
-
-@pytest.mark.parametrize(
-    ("error", "status", "kind", "code"),
-    [
-        (errors.OverloadedError("full", retry_after_s=2.5), 429, "rate_limit_error", "overloaded"),
-        (errors.UnavailableError("draining"), 503, "server_error", "unavailable"),
-        (errors.InternalError("broken"), 500, "server_error", "internal"),
-        (errors.InvalidRequestError("no such drafter", field="drafter"), 400, "invalid_request_error", None),
-    ],
-)
-@pytest.mark.parametrize("stream", [False, True])
-async def test_the_verifiers_refusals(client, stack, error, status, kind, code, stream):
-    stack.verifier.refuse = error
-    response = await client.post("/v1/chat/completions", json=CHAT | {"stream": stream})
-    param = "speculation.drafter" if status == 400 else None
-    check(response, status, kind=kind, code=code, param=param, text=str(error))
-    assert response.headers.get("retry-after") == {429: "3", 503: "1"}.get(status)
-
-
-@pytest.mark.parametrize("fields", [{}, {"n": 2}])
-@pytest.mark.parametrize("stream", [False, True])
-async def test_one_that_is_put_out_of_the_queue_before_any_token_is_told_when_to_come_back(
-    client, stack, stream, fields
-):
-    stack.verifier.fail_after = (0, errors.OverloadedError("it waited too long", retry_after_s=2.5))
-    response = await client.post("/v1/chat/completions", json=CHAT | fields | {"stream": stream})
-    check(response, 429, kind="rate_limit_error", code="overloaded", text="it waited too long")
-    assert response.headers["retry-after"] == "3"
-
-
-async def test_an_error_in_mid_stream_is_an_event_and_the_end(client, stack):
-    stack.verifier.fail_after = (1, errors.InternalError("out of order"))
-    async with client.stream("POST", "/v1/chat/completions", json=CHAT | {"stream": True}) as response:
-        assert response.status_code == 200
-        text = "".join([part async for part in response.aiter_text()])
-    *deltas, last, rest = text.split("\n\n")
-    assert rest == ""
-    assert len(deltas) == 2  # the role, the first round
-    assert json.loads(last.removeprefix("data: ")) == {
-        "error": {"message": "out of order", "type": "server_error", "param": None, "code": "internal"}
-    }
-    assert len(await metrics_of(client, 'outcome="internal"')) == 1
-
-
-async def metrics_of(client, label):
-    page = (await client.get("/metrics")).text
-    return [
-        line for line in page.splitlines() if line.startswith("outrider_requests_total") and label in line
-    ]
 
 
 @pytest.mark.parametrize(
