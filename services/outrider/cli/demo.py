@@ -24,7 +24,7 @@ from outrider.cli.console import FetchProgress, err, out
 from outrider.cli.demo_prompts import PROMPTS, DemoPrompt
 from outrider.cli.painter import LEGEND, Painter, tokenizer_for
 from outrider.cli.serve import addresses_of
-from outrider.cli.stack import child_env, need_models, service_specs, with_ports
+from outrider.cli.stack import child_env, need_models, service_specs, stop_time, with_ports
 from outrider.cli.supervisor import Running, Supervisor
 from outrider.cli.timing import TimedResult, timed
 from outrider.client import AsyncClient, GenerationDelta, Options
@@ -108,7 +108,9 @@ async def _on_a_stack(config: OutriderConfig, show: Callable[[str], Coroutine[An
 
     with service_specs(config) as specs:
         out.print("Starting the services...")
-        supervisor = Supervisor(specs, child_env(), lambda name, line: said.append(f"[{name}] {line}"))
+        supervisor = Supervisor(
+            specs, child_env(), lambda name, line: said.append(f"[{name}] {line}"), grace_s=stop_time(config)
+        )
         stop = asyncio.Event()
         stack = asyncio.create_task(supervisor.run(stop, on_ready))
         showing: asyncio.Task[bool] | None = None

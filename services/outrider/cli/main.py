@@ -58,7 +58,10 @@ def serve(
     json_ready: Annotated[
         bool, typer.Option("--json-ready", help="say what is ready as JSON, with the pid of each service")
     ] = False,
-    grace: Annotated[float, typer.Option(min=0.0, help="seconds that stopping may take")] = 15.0,
+    grace: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="seconds that stopping may take; by default 8 and verifier.drain_s"),
+    ] = None,
     verifiers: Annotated[
         int, typer.Option(min=1, help="how many: sessions of one that dies go on at another")
     ] = 1,

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from types import FrameType
 
 from outrider.cli.console import FetchProgress, err
-from outrider.cli.stack import GATEWAY, VERIFIER, child_env, need_models, service_specs, with_ports
+from outrider.cli.stack import GATEWAY, VERIFIER, child_env, need_models, service_specs, stop_time, with_ports
 from outrider.cli.supervisor import Running, Supervisor
 from outrider.config import OutriderConfig
 
 Services = Mapping[str, Running]
 
 
-def serve(config: OutriderConfig, *, json_ready: bool, grace_s: float, verifiers: int = 1) -> None:
+def serve(config: OutriderConfig, *, json_ready: bool, grace_s: float | None, verifiers: int = 1) -> None:
     """Run the stack until SIGTERM, SIGINT or SIGHUP; see `outrider serve --help`."""
     with _terminable(), FetchProgress() as progress:
         need_models(config, progress)
@@ -29,7 +29,7 @@ def serve(config: OutriderConfig, *, json_ready: bool, grace_s: float, verifiers
             child_env(),
             log_line,
             on_restart=_say_restarted if json_ready else None,
-            grace_s=grace_s,
+            grace_s=stop_time(config) if grace_s is None else grace_s,
         )
         asyncio.run(run_until_signal(supervisor, _say_ready_json if json_ready else _say_ready))
 

@@ -16,6 +16,8 @@ from outrider.config import OutriderConfig, dump_config
 from outrider.core.errors import ConfigError
 
 GATEWAY, VERIFIER = "gateway", "verifier"
+STOP_S = 8.0
+"""For stopping the stack, beside what verifiers drain: the gateway's grace, last commits, drafters."""
 DRAFTER_PAUSE_S = 1.0
 """A drafter that is away costs speed all the time, so it is started again soon."""
 
@@ -32,6 +34,11 @@ CHILD_ENV = {
     "HF_HUB_OFFLINE": "1",
     "PYTHONUNBUFFERED": "1",
 }
+
+
+def stop_time(config: OutriderConfig) -> float:
+    """Seconds that stopping the stack may take, unless the user says otherwise."""
+    return STOP_S + config.verifier.drain_s
 
 
 def drafter_service(name: str) -> str:

@@ -43,7 +43,7 @@ class Supervisor:
         *,
         on_restart: Callable[[Running], None] | None = None,
         start_timeout_s: float = 300.0,
-        grace_s: float = 15.0,
+        grace_s: float,
     ) -> None:
         self._specs = specs
         self._env = env

@@ -88,6 +88,8 @@ class Opening:
             return self._running.run(record, span, grammar, from_token=len(wanted.generated), stored=stored)
 
     def _with_tokens(self, record: SessionRecord, wanted: SessionRequest) -> SessionRecord:
+        if not wanted.stop.max_tokens:  # another verifier has, or had, room for another number
+            raise InvalidRequestError("a session that is restored needs its max_tokens", field="max_tokens")
         most = record.stop.max_tokens
         if len(wanted.generated) > most:
             raise InvalidRequestError(

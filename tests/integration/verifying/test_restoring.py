@@ -109,6 +109,16 @@ async def test_tokens_that_cannot_be_of_the_session_are_refused(
         assert caught.value.field == "generated"
 
 
+async def test_restored_without_its_length_it_is_refused_as_it_may_have_had_another_one_elsewhere(
+    tiny: Path, prompts: list[list[int]]
+) -> None:
+    async with running(tiny) as verifier:
+        wanted = restoring(request(prompts[4], max_tokens=0), "s", [7])
+        with pytest.raises(InvalidRequestError, match="max_tokens"):
+            await read(verifier.stream(wanted), 1)
+        assert verifier.used == 0
+
+
 @pytest.mark.parametrize("how", [COUPLED, TOKEN], ids=["coupled", "token"])
 async def test_while_the_store_is_away_it_is_restored_all_the_same(
     tiny: Path, prompts: list[list[int]], how: SpeculationParams

@@ -9,9 +9,10 @@ import pytest
 
 from outrider.catalogue import CATALOGUE
 from outrider.catalogue.progress import Silent
-from outrider.cli.stack import child_env, need_models, service_specs, with_ports
+from outrider.cli.stack import child_env, need_models, service_specs, stop_time, with_ports
 from outrider.config import OutriderConfig, load_config
 from outrider.core.errors import ConfigError
+from outrider.gateway.server import GRACE_S, LAST_WORDS_S
 
 
 def ports_of(config: OutriderConfig) -> list[int]:
@@ -67,6 +68,11 @@ def test_several_verifiers_have_ports_of_their_own_and_the_gateway_knows_all() -
     assert tuple(f"{one.verifier.host}:{one.verifier.port}" for one in seen) == config.gateway.verifiers
     assert len({one.verifier.metrics_port for one in seen[:2]}) == 2
     assert [one.model_copy(update={"verifier": config.verifier}) for one in seen] == [config] * 3
+
+
+@pytest.mark.parametrize("drain_s", [0, 7, 120])
+def test_the_stack_is_given_longer_to_stop_than_its_verifiers_may_drain(drain_s: float) -> None:
+    assert stop_time(load_config(None, [f"verifier.drain_s={drain_s}"])) >= GRACE_S + LAST_WORDS_S + drain_s
 
 
 def test_what_the_user_set_in_the_environment_stays(monkeypatch: pytest.MonkeyPatch) -> None:
