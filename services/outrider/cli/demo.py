@@ -27,7 +27,7 @@ from outrider.cli.serve import addresses_of
 from outrider.cli.stack import child_env, need_models, service_specs, stop_time, with_ports
 from outrider.cli.supervisor import Running, Supervisor
 from outrider.cli.timing import TimedResult, timed
-from outrider.client import AsyncClient, GenerationDelta, Options
+from outrider.client import AsyncClient, Connection, GenerationDelta, Options
 from outrider.config import OutriderConfig
 from outrider.core.params import FUSED, OFF
 from outrider.gateway.tokenizer import TextTokenizer
@@ -58,8 +58,13 @@ Runs = dict[str, list[TimedResult]]
 """Generations of one prompt, by drafter, in the order of the repeats."""
 
 
-def run_demo(config: OutriderConfig, demo: Demo) -> bool:
-    """Run the whole demo on a stack of its own; True if no output differed."""
+def run_demo(
+    config: OutriderConfig, demo: Demo, connection: Callable[[str], Connection] = Connection
+) -> bool:
+    """Run the whole demo on a stack of its own; True if no output differed.
+
+    `connection` tells how its gateway is reached at an address.
+    """
     start = time.perf_counter()
     logging.set_up("warning")  # the services' own reports would disturb the picture
     with FetchProgress() as progress:
@@ -74,7 +79,7 @@ def run_demo(config: OutriderConfig, demo: Demo) -> bool:
     config = with_ports(config.model_copy(update=ports))
 
     async def show(address: str) -> bool:
-        async with AsyncClient(address) as client:
+        async with AsyncClient(connection(address)) as client:
             await _answers(client, demo, drafters_of(config), tokenizer)
             return await _figures(client, demo, drafters_of(config))
 

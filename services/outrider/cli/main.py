@@ -5,19 +5,30 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from outrider import __version__
 from outrider.cli import logging
+from outrider.cli.connecting import (
+    ApiKeyOption,
+    CaOption,
+    CertificateOption,
+    KeyOption,
+    ServerNameOption,
+    connection_to,
+)
 from outrider.cli.console import err
 from outrider.cli.generate import generate
 from outrider.cli.keys import app as keys_app
 from outrider.cli.models import app as models_app
 from outrider.cli.service import die_with_supervisor, run_service
-from outrider.config import OutriderConfig, dump_config, load_config
+from outrider.config import OutriderConfig, dump_config, load_config, without_secrets
 from outrider.core.errors import OutriderError
+
+if TYPE_CHECKING:
+    from outrider.client import Connection
 
 app = typer.Typer(
     name="outrider",
@@ -120,15 +131,35 @@ def demo(
     ] = 5,
     temperature: Annotated[float, typer.Option(min=0.0)] = 0.0,
     seed: Annotated[int, typer.Option(min=0)] = 1,
+    api_key: ApiKeyOption = "",
+    ca: CaOption = None,
+    certificate: CertificateOption = None,
+    key: KeyOption = None,
+    server_name: ServerNameOption = "",
 ) -> None:
     """Answer three prompts on the demo model, then compare drafters with speculation off.
+
+    With `security.public_tls` the demo encrypts: it trusts --ca, else the system's authorities.
 
     Exit status 1 if any output differs from the one without speculation.
     """
     from outrider.cli.demo import Demo, run_demo
 
     loaded = _load(config, overrides)
-    if not run_demo(loaded, Demo(max_tokens, repeats, temperature, seed)):
+    demo = Demo(max_tokens, repeats, temperature, seed)
+
+    def connection(address: str) -> Connection:
+        return connection_to(
+            address,
+            api_key=api_key,
+            tls=bool(loaded.security.public_tls.certificate),
+            ca=ca,
+            certificate=certificate,
+            key=key,
+            server_name=server_name or loaded.security.public_tls.server_name,
+        )
+
+    if not run_demo(loaded, demo, connection):
         raise typer.Exit(1)
 
 
@@ -155,9 +186,14 @@ def train(context: typer.Context) -> None:
 
 
 @config_app.command("show")
-def show(config: ConfigOption = None, overrides: SetOption = None) -> None:
-    """Print the whole configuration, defaults included, as YAML."""
-    sys.stdout.write(dump_config(load_config(config, overrides or ())))
+def show(
+    config: ConfigOption = None,
+    overrides: SetOption = None,
+    secrets: Annotated[bool, typer.Option("--secrets", help="print passwords too")] = False,
+) -> None:
+    """Print the whole configuration, defaults included, as YAML; passwords in URLs are masked."""
+    loaded = load_config(config, overrides or ())
+    sys.stdout.write(dump_config(loaded if secrets else without_secrets(loaded)))
 
 
 @config_app.command("schema")

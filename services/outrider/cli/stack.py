@@ -122,6 +122,7 @@ def service_specs(config: OutriderConfig, verifiers: int = 1) -> Iterator[list[S
     """
     with tempfile.TemporaryDirectory(prefix="outrider-") as folder:
         path = Path(folder) / "config.yaml"
+        path.touch(mode=0o600)  # it may hold passwords
         path.write_text(dump_config(config), "utf-8")
 
         def command(*words: str) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from outrider.config.schema import OutriderConfig
+from outrider.config.secrets import hidden
 from outrider.core.errors import ConfigError
 
 DEMO = "demo.yaml"
@@ -81,7 +82,7 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> OutriderCon
 
 
 def dump_config(config: OutriderConfig) -> str:
-    """`config` as YAML that `load_config` reads back."""
+    """`config` as YAML that `load_config` reads back, secrets included: for files that nobody else reads."""
     text: str = yaml.dump(config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False)
     return text
 
@@ -110,7 +111,7 @@ def _parse(text: str, source: str) -> Any:
     try:
         return yaml.load(text, Loader=_Loader)  # a SafeLoader  # nosec B506
     except yaml.YAMLError as error:
-        raise ConfigError(f"{source} is not valid YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{source} is not valid YAML: {hidden(' '.join(str(error).split()))}") from None
 
 
 def _apply(data: dict[str, Any], override: str) -> None:
@@ -118,7 +119,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
     path, equals, text = override.partition("=")
     names = [name.strip() for name in path.split(".")]
     if not equals or not all(names):
-        raise ConfigError(f"--set takes path.to.value=VALUE, got {override!r}")
+        raise ConfigError(f"--set takes path.to.value=VALUE, got {hidden(repr(override))}")
     value = _parse(text, f"the value of --set {path.strip()}")
     kind: Any = OutriderConfig
     place: Any = data
@@ -207,5 +208,5 @@ def _joined(where: str, name: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = hidden(repr(value))
     return text if len(text) <= 80 else text[:77] + "..."

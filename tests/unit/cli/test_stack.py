@@ -96,3 +96,11 @@ def test_a_draft_model_needs_a_model(tmp_path: Path) -> None:
     overrides = [f"model={tmp_path}", "drafters.eagle.model="]
     with pytest.raises(ConfigError, match=r"^drafters.eagle.model: "):
         need_models(load_config(None, [*overrides, 'drafters.eagle.model=""']), Silent())
+
+
+def test_the_file_of_the_services_keeps_passwords_and_is_private() -> None:
+    config = load_config(None, ["store.url=redis://:secret@127.0.0.1/0"])
+    with service_specs(config) as specs:
+        path = Path(specs[0].command[-1])
+        assert load_config(path).store.url == config.store.url
+        assert path.stat().st_mode & 0o777 == 0o600

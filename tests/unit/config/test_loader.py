@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from outrider.config import OutriderConfig, dump_config, load_config
+from outrider.config import OutriderConfig, dump_config, load_config, without_secrets
 from outrider.core.errors import ConfigError
 
 LOCAL = Path(__file__).parents[3] / "deploy" / "local"
@@ -151,3 +151,43 @@ def test_any_override_text_gives_a_configuration_or_a_config_error(text: str) ->
         load_config(None, [text, f"verifier.dtype={text}", f"served_name={text}"])
     except ConfigError as error:
         assert str(error)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://127.0.0.1:6379/0", "redis://127.0.0.1:6379/0"),
+        ("redis://:secret@host:1/0", "redis://:***@host:1/0"),
+        ("rediss+cluster://user:se:cr/e@t@a:1,b:2", "rediss+cluster://user:***@a:1,b:2"),
+        (
+            "redis+sentinel://u:secret@a:1/s/0?sentinel_username=v&sentinel_password=secret&db=1",
+            "redis+sentinel://u:***@a:1/s/0?sentinel_username=v&sentinel_password=***&db=1",
+        ),
+        ("unix://u:secret@/run/redis?password=secret", "unix://u:***@/run/redis?password=***"),
+    ],
+)
+def test_passwords_of_urls_are_masked_and_nothing_else(url: str, shown: str) -> None:
+    told = {"store": {"url": url}, "registry": {"url": url}, "telemetry": {"otlp_endpoint": url}}
+    config = OutriderConfig.model_validate(told)
+    masked = without_secrets(config)
+    assert {masked.store.url, masked.registry.url, masked.telemetry.otlp_endpoint} == {shown}
+    assert config.store.url == url
+    assert "secret" not in dump_config(masked)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "store: redis://:secret@host:1/0",
+        "store: {url: [redis://:secret@host:1/0]}",
+        "store: {url: redis://:secret@host:1/0",
+        "store: {url: redis://:secret@host:1/0}}",
+    ],
+)
+def test_errors_of_a_file_repeat_no_password(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(tmp_path, text))
+    assert "secret" not in str(caught.value)
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, [text.replace("store: ", "store=")])
+    assert "secret" not in str(caught.value)
