@@ -49,21 +49,27 @@ class Arrivals:
         while (asked := self._asked.get(session_id)) is not None:
             await asked.wait()
 
-    @contextmanager
-    def holding(self, session_id: str, tenant: str, *, returns: bool = False) -> Iterator[None]:
-        """Hold a place and the id. The session must live here by the end, or gives them back.
+    def take_place(self, session_id: str, tenant: str, *, returns: bool = False) -> None:
+        """A place for a session whose id is held.
 
-        `returns`: it ran before, here or elsewhere.
+        `returns`: it ran before, here or elsewhere. That must be certain: another one may have to give way.
+
+        Raises:
+            OverloadedError: there is none.
+        """
+        self._places.take(session_id, tenant, returns=returns)
+
+    @contextmanager
+    def holding(self, session_id: str) -> Iterator[None]:
+        """Hold the id, and its place once it has one. The session lives here by the end, or gives them back.
 
         Raises:
             UnavailableError: nobody is admitted any more.
             SessionExistsError: it lives here, or is on its way in.
-            OverloadedError: there is no place.
         """
         self.check_open()
         if session_id in self._streams or session_id in self._asked:
             raise SessionExistsError(f"session {session_id} runs here already")
-        self._places.take(session_id, tenant, returns=returns)
         self._asked[session_id] = asked = asyncio.Event()
         try:
             yield

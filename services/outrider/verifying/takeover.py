@@ -87,7 +87,7 @@ class Takeover:
             attachment = await self._attach(wanted)
             if attachment is not None:
                 return attachment
-        with self._arrivals.holding(session_id, wanted.tenant, returns=True):
+        with self._arrivals.holding(session_id):
             return await self._take_over(wanted, span)
 
     async def _attach(self, wanted: ResumeSession) -> Attachment | None:
@@ -115,13 +115,14 @@ class Takeover:
         if record.finish_reason is not None:
             return self._tell_again(record, record.finish_reason, wanted, span)
         self._admission.check_fits(record)
+        self._arrivals.take_place(session_id, record.tenant, returns=True)
         grammar = await grammar_matcher(self._compiler, record)
         record = await self._store.claim(session_id)
         self._writer.forget(session_id)  # of the time before: they would be refused, and it fenced
         self._ownership.moved(names.MOVE_CLAIMED)
         self._check(record, wanted)
         if record.finish_reason is not None:  # its owner ended it between load and claim
-            return self._tell_again(record, record.finish_reason, wanted, span)
+            return self._tell_again(record, record.finish_reason, wanted, span, placed=True)
         stored = len(record.tokens)
         missing = wanted.known[stored:]
         if missing:
@@ -147,14 +148,22 @@ class Takeover:
             )
 
     def _tell_again(
-        self, record: SessionRecord, reason: FinishReason, wanted: ResumeSession, span: trace.Span
+        self,
+        record: SessionRecord,
+        reason: FinishReason,
+        wanted: ResumeSession,
+        span: trace.Span,
+        *,
+        placed: bool = False,
     ) -> Attachment:
         """The stream of a session that has ended: what the store knows, with log-probabilities if they are
-        told, for which the model has to run."""
+        told, for which the model has to run: that needs a place, if it has not got one."""
         first, logprobs = wanted.from_token, record.logprobs
         generated = logprobs.top is not None and first < len(record.tokens)
         if generated or (logprobs.prompt_top is not None and not first):
             self._admission.check_fits(record)
+            if not placed:
+                self._arrivals.take_place(record.session_id, record.tenant, returns=True)
             return self._running.run(record, span, None, from_token=first)
         usage = Usage(len(record.prompt), len(record.tokens))
         finished = SessionFinished(reason, usage, SpeculationStats(), record.stop_token_id)

@@ -11,10 +11,12 @@ import grpc
 import pytest
 from grpc import aio
 
-from outrider.core.errors import OverloadedError
+from outrider.core.errors import OverloadedError, SessionNotFoundError
+from outrider.core.params import StopParams
+from outrider.core.sessions import SessionRecord
 from outrider.wire import convert
 from outrider.wire.messages import SessionRequest, SessionTokens
-from tests.integration.verifying.harness import Reply, Verifier, request, running, until
+from tests.integration.verifying.harness import GREEDY, Reply, Verifier, request, running, until
 
 
 def of(tenant: str, prompt: Sequence[int], max_tokens: int = 8) -> SessionRequest:
@@ -111,3 +113,21 @@ async def test_places_are_given_back_however_a_session_ends(tiny: Path, prompts:
             assert await verifier.cancel(wanted.session_id)
             await task
             assert places.running + places.waiting == 0
+
+
+async def test_resuming_what_is_not_there_or_not_ones_own_puts_nobody_out(
+    tiny: Path, prompts: list[list[int]]
+) -> None:
+    async with running(tiny, max_sessions=1, max_queue=3) as verifier:
+        first = of("heavy", prompts[2], 60)
+        running_id = first.session_id
+        heavy = [await sent(verifier, first)]
+        heavy += [await sent(verifier, of("heavy", prompts[2], 60)) for _ in range(3)]
+        await until(lambda: verifier.replica.places.running == 1)
+        await verifier.store.create(
+            SessionRecord("parked", (1, 2), GREEDY, StopParams(8), tenant="heavy"),
+        )
+        for session_id in ("nowhere", "parked", running_id):
+            with pytest.raises(SessionNotFoundError):
+                await verifier.resumed(session_id, 0, tenant="stranger")
+        assert all(len(reply.tokens) == 60 for reply in await asyncio.gather(*heavy))
