@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -15,6 +17,8 @@ import httpx
 import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
+
+from outrider.client import tls_credentials
 
 START_TIMEOUT_S = 90
 STOP_TIMEOUT_S = 20
@@ -38,6 +42,37 @@ def free_ports(count: int) -> list[int]:
             one.close()
 
 
+@dataclass(frozen=True)
+class Trust:
+    """How a test reaches a service that speaks TLS. Files in PEM."""
+
+    ca: str
+    certificate: str = ""  # with its key: the caller's own
+    key: str = ""
+    server_name: str = ""
+
+    @property
+    def credentials(self) -> grpc.ChannelCredentials:
+        """For gRPC."""
+        return tls_credentials(Path(self.ca), *(Path(file) if file else None for file in self._own))
+
+    @property
+    def options(self) -> list[tuple[str, str]]:
+        """Of a gRPC channel."""
+        return [("grpc.ssl_target_name_override", self.server_name)] if self.server_name else []
+
+    def context(self) -> ssl.SSLContext:
+        """For HTTP."""
+        context = ssl.create_default_context(cafile=self.ca)
+        if self.certificate:
+            context.load_cert_chain(*self._own)
+        return context
+
+    @property
+    def _own(self) -> tuple[str, str]:
+        return self.certificate, self.key
+
+
 class Service:
     """One process of a stack."""
 
@@ -51,6 +86,7 @@ class Service:
         page: str = "",
         reached: str = "",
         http: str = "",
+        trust: Trust | None = None,
     ) -> None:
         """A service that is not started yet.
 
@@ -62,11 +98,13 @@ class Service:
             page: URL of the server that has its /metrics.
             reached: host:port where others reach its gRPC server, if there is a proxy between.
             http: the same for a gateway's HTTP, as a URL.
+            trust: how to reach its gRPC server, and a gateway's page; None: both are plaintext.
         """
         self.name, self.command, self.address, self.log = name, command, address, log
         self.page = page
         self.reached = reached or address
         self.http = http or page
+        self.trust = trust
         self.process: subprocess.Popen[bytes] | None = None
         self.expected_to_die = False
 
@@ -95,7 +133,7 @@ class Service:
 
     def serving(self) -> bool:
         """Does its health service say so?"""
-        with grpc.insecure_channel(self.address, [("grpc.enable_http_proxy", 0)]) as channel:
+        with self.channel() as channel:
             try:
                 answer = health_pb2_grpc.HealthStub(channel).Check(
                     health_pb2.HealthCheckRequest(), timeout=2, wait_for_ready=True
@@ -103,6 +141,13 @@ class Service:
             except grpc.RpcError:
                 return False
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+    def channel(self) -> grpc.Channel:
+        """To its gRPC server; carries no credential of its caller but a certificate."""
+        options: list[tuple[str, str | int]] = [("grpc.enable_http_proxy", 0)]
+        if self.trust is None:
+            return grpc.insecure_channel(self.address, options)
+        return grpc.secure_channel(self.address, self.trust.credentials, [*options, *self.trust.options])
 
     def _check_alive(self) -> None:
         assert self.process is not None
@@ -160,7 +205,8 @@ class Service:
 
     def metrics(self, timeout_s: float = 10) -> dict[str, float]:
         """What its /metrics says now: `name{label=value,...}` -> value, zeros included."""
-        answer = httpx.get(f"{self.page}/metrics", trust_env=False, timeout=timeout_s)
+        context = self.trust.context() if self.trust is not None else True
+        answer = httpx.get(f"{self.page}/metrics", trust_env=False, timeout=timeout_s, verify=context)
         answer.raise_for_status()
         return parse_metrics(answer.text)
 

@@ -29,6 +29,7 @@ import yaml
 from tests.processes import (
     ENVIRONMENT,
     Service,
+    Trust,
     free_ports,
     group_of,
     parse_metrics,
@@ -42,6 +43,7 @@ __all__ = [
     "ENVIRONMENT",
     "Service",
     "Stack",
+    "Trust",
     "free_ports",
     "parse_metrics",
     "tiny_config",
@@ -104,6 +106,7 @@ class Stack:
         gateways: int = 1,
         replicas: Mapping[str, int] | None = None,
         proxied: Collection[str] = (),
+        public: Trust | None = None,
     ) -> None:
         """How many there are of each.
 
@@ -116,11 +119,13 @@ class Stack:
             gateways: how many.
             replicas: of drafters, where it is not one.
             proxied: services that the others (and, of gateways, clients) reach through a proxy only.
+            public: how gateways are reached, if `config` has them speak TLS.
         """
         self.folder = folder
         self.config: dict[str, Any] = dict(config)
         self.proxies: dict[str, Proxy] = {}
         self._later = later
+        self._public = public
         self._exits = ExitStack()
         folder.mkdir(parents=True, exist_ok=True)
         planned = list(self._plan(verifiers, gateways, replicas or {}))
@@ -184,15 +189,23 @@ class Stack:
         path.write_text(yaml.safe_dump(config, sort_keys=False))
         command = [sys.executable, "-m", "outrider.cli.main", *replica.words, "--config", str(path)]
         http = self.proxies.get(f"{replica.name}/http")
+        gateway = replica.section == ("gateway",)
+        scheme = "https" if gateway and self._public is not None else "http"
         return Service(
             replica.name,
             command,
             f"127.0.0.1:{replica.port}",
             self.folder / f"{replica.name}.log",
-            page=f"http://127.0.0.1:{replica.metrics_port}",
+            page=f"{scheme}://127.0.0.1:{replica.metrics_port}",
             reached=self._reached(replica),
-            http=f"http://{http.address}" if http is not None else "",
+            http=f"{scheme}://{http.address}" if http is not None else "",
+            trust=self._public if gateway else self._internal(),
         )
+
+    def _internal(self) -> Trust | None:
+        """How a service behind the gateways is reached: as they do it themselves."""
+        tls = self.config.get("security", {}).get("internal_tls")
+        return Trust(**tls) if tls else None
 
     def _reached(self, replica: _Replica) -> str:
         """Where others reach it."""
