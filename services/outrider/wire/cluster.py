@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hmac
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,8 @@ MAX_TOKENS = 2
 HEALTH_METHODS = "/grpc.health.v1.Health/"
 """Probes know no secrets, and the answer is none."""
 LOG_INTERVAL_S = 10.0
+REFUSED_S = 5.0
+"""Longest that the request of a call which is refused is waited for."""
 
 if TYPE_CHECKING:  # neither can be subscripted when it runs
     Handler = grpc.RpcMethodHandler[Any, Any]
@@ -88,14 +92,18 @@ class ClusterGate(aio.ServerInterceptor):
 
 
 def refusal(handler: Handler, refuse: Callable[[Any, Context], Awaitable[None]]) -> Handler:
-    """A handler of the same kind that does nothing but `refuse`. Requests are not even parsed."""
+    """A handler in the place of another that does nothing but `refuse`. Requests are not even parsed."""
     if handler.request_streaming:
-        if handler.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(refuse)
-        return grpc.stream_unary_rpc_method_handler(refuse)
-    if handler.response_streaming:
-        return grpc.unary_stream_rpc_method_handler(refuse)
-    return grpc.unary_unary_rpc_method_handler(refuse)
+        return grpc.stream_stream_rpc_method_handler(refuse)
+
+    async def after_the_request(requests: AsyncIterator[bytes], context: Context) -> None:
+        # A client that is refused while it still sends may see a broken stream, and no status.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REFUSED_S):
+                await anext(requests, None)
+        await refuse(None, context)
+
+    return grpc.stream_stream_rpc_method_handler(after_the_request)
 
 
 def _read(path: Path, section: str) -> tuple[bytes, ...]:

@@ -1,11 +1,13 @@
-"""What no servicer sees to itself: bytes that are no message, and defects.
+"""What no servicer sees to itself: bytes that are no message, requests that never come, and defects.
 
 gRPC answers both with the text of the exception, which may hold anything, and with a code that says
-nothing. Here the first is INVALID_ARGUMENT, the second INTERNAL without a text, and a line in the log.
+nothing. Here the first is INVALID_ARGUMENT, the last INTERNAL without a text, and a line in the log. For a
+request gRPC waits as long as the connection lives; here it has a time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -20,6 +22,9 @@ from outrider.core.errors import InvalidRequestError, OutriderError
 from outrider.wire.errors import abort
 
 _LOG = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S = 60.0
+"""Longest that the request of a call may take to come, from the call's first word on."""
 
 if TYPE_CHECKING:  # neither can be subscripted when it runs
     Handler = grpc.RpcMethodHandler[Any, Any]
@@ -46,13 +51,14 @@ class Guard(aio.ServerInterceptor):
         if handler is None or handler.request_streaming or handler.request_deserializer is None:
             return handler
         method = handler_call_details.method
+        # On the wire one request is a stream of one. Only so can waiting for it end.
         if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(
+            return grpc.stream_stream_rpc_method_handler(
                 _streaming(method, handler.unary_stream),
                 request_deserializer=_forgiving(handler.request_deserializer),
                 response_serializer=handler.response_serializer,
             )
-        return grpc.unary_unary_rpc_method_handler(
+        return grpc.stream_unary_rpc_method_handler(
             _single(method, handler.unary_unary),
             request_deserializer=_forgiving(handler.request_deserializer),
             response_serializer=handler.response_serializer,
@@ -72,10 +78,9 @@ def _forgiving(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 def _single(method: str, behaviour: Callable[..., Any] | None) -> Callable[[Any, Context], Any]:
     assert behaviour is not None
 
-    async def answer(request: Any, context: Context) -> Any:
+    async def answer(requests: AsyncIterator[Any], context: Context) -> Any:
         try:
-            _refuse(request)
-            return await behaviour(request, context)
+            return await behaviour(await _only(requests), context)
         except Exception as error:  # noqa: BLE001  # that is what it is for
             await _end(method, context, error)
 
@@ -85,10 +90,9 @@ def _single(method: str, behaviour: Callable[..., Any] | None) -> Callable[[Any,
 def _streaming(method: str, behaviour: Callable[..., Any] | None) -> Callable[[Any, Context], Any]:
     assert behaviour is not None
 
-    async def answer(request: Any, context: Context) -> None:
+    async def answer(requests: AsyncIterator[Any], context: Context) -> None:
         try:
-            _refuse(request)
-            answers = behaviour(request, context)
+            answers = behaviour(await _only(requests), context)
             if not isinstance(answers, AsyncIterator):
                 await answers
                 return
@@ -101,12 +105,25 @@ def _streaming(method: str, behaviour: Callable[..., Any] | None) -> Callable[[A
     return answer
 
 
-def _refuse(request: object) -> None:
+async def _only(requests: AsyncIterator[Any]) -> Any:
+    """The request of a call that has one.
+
+    Raises:
+        InvalidRequestError: there is none, it cannot be read, or it does not come in time.
+    """
+    try:
+        async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            request = await anext(requests, None)
+    except TimeoutError:
+        raise InvalidRequestError(f"the request did not come within {REQUEST_TIMEOUT_S:g} s") from None
+    if request is None:
+        raise InvalidRequestError("the call has no request")
     if isinstance(request, _Malformed):
         raise InvalidRequestError(
             f"the request cannot be read ({request.reason}): texts must be UTF-8, and field types those of "
             "the proto files"
         )
+    return request
 
 
 async def _end(method: str, context: Context, error: Exception) -> None:

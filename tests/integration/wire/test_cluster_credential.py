@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from outrider.config.schema import SecurityConfig
 from outrider.core.errors import ConfigError, UnauthenticatedError
-from outrider.wire import channels, convert, errors, services
+from outrider.wire import channels, cluster, convert, errors, services
 from outrider.wire.cluster import ClusterToken
 from outrider.wire.protection import PLAIN, Protection, internal_protection
 from outrider.wire.v1 import drafter_pb2 as d
@@ -174,3 +175,25 @@ async def test_the_token_is_in_no_log_line_and_no_repr(
                 await code_of(call())
     assert any("without the cluster's credential" in record.getMessage() for record in caplog.records)
     assert OLD not in caplog.text and OLD not in repr(protection) and OLD not in repr(protection.token)
+
+
+async def test_whoever_is_not_let_in_holds_no_call_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "REFUSED_S", 0.2)
+
+    async def nothing() -> Any:
+        await asyncio.sleep(600)
+        yield b""
+
+    async with serving(shared(tmp_path, OLD)) as served, channels.open_channel(served.address) as channel:
+        for name in (
+            "Verifier/GetInfo",
+            "Verifier/Generate",
+            "Verifier/Resume",
+            "Verifier/Cancel",
+            "Drafter/Draft",
+        ):
+            call = channel.stream_stream(f"/outrider.v1.{name}")(nothing())
+            async with asyncio.timeout(30):
+                assert await call.code() is grpc.StatusCode.UNAUTHENTICATED, name

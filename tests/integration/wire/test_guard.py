@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ import pytest
 from grpc import aio
 
 from outrider.core.errors import InvalidRequestError, OverloadedError
-from outrider.wire import channels, errors, services
+from outrider.wire import channels, errors, guard, services
 from outrider.wire.v1 import verifier_pb2 as v
 
 BAD_UTF8 = b"\x0a\x02\xff\xfe"  # session_id
@@ -111,3 +112,27 @@ async def test_an_unknown_method_is_unimplemented() -> None:
     async with broken() as channel:
         ended = await ending(channel, "Nonsense", "unary_unary", b"")
     assert ended.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize("method", ["GetInfo", "Generate", "Resume", "Cancel"])
+async def test_a_request_that_does_not_come_ends_its_call(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "REQUEST_TIMEOUT_S", 0.2)
+    async with broken() as channel:
+        call = channel.stream_stream(f"/{services.VERIFIER}/{method}")(_nothing())
+        async with asyncio.timeout(30):
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "did not come within 0.2 s" in await call.details()
+
+
+async def test_a_call_without_a_request_is_refused() -> None:
+    async with broken() as channel:
+        call = channel.stream_stream(f"/{services.VERIFIER}/Cancel")(iter(()))
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "has no request" in await call.details()
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    await asyncio.sleep(600)
+    yield b""
