@@ -1,4 +1,4 @@
-"""One line of text per record, on stderr."""
+"""One line of text per record (a traceback has its own), on stderr."""
 
 from __future__ import annotations
 
@@ -22,6 +22,14 @@ class _Formatter(logging.Formatter):
         if record.exc_info and not self._tracebacks and record.levelno < logging.ERROR:
             record.exc_info = None
         return super().format(record)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """What peers say may be part of it: it must not look like other lines, nor move the cursor."""
+        return "".join(map(_printed, super().formatMessage(record)))
+
+
+def _printed(sign: str) -> str:
+    return sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii")
 
 
 def set_up(level: str) -> None:

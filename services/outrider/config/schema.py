@@ -206,6 +206,8 @@ class TlsConfig(_Section):
     def _check_pair(self) -> TlsConfig:
         if bool(self.certificate) != bool(self.key):
             raise ValueError("certificate and key go together: one of them is not set")
+        if self.server_name and not (self.certificate or self.ca):
+            raise ValueError("server_name needs a certificate or a ca: without them the links are plaintext")
         return self
 
 

@@ -69,7 +69,7 @@ async def abort(context: aio.ServicerContext[Any, Any], error: BaseException) ->
 def from_rpc_error(error: aio.AioRpcError | grpc.Call) -> errors.OutriderError:
     """The error that a peer's status stands for: by its label, else by its code."""
     trailing = error.trailing_metadata()
-    message = error.details() or error.code().name
+    message = (error.details() or error.code().name)[:MAX_MESSAGE]
     kind = _BY_LABEL.get(metadata.value(trailing, metadata.ERROR_LABEL))
     if kind is None:
         return _from_code(error.code(), message)

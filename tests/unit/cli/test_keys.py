@@ -100,3 +100,13 @@ def test_the_file_may_be_named_by_the_configuration(tmp_path: Path, file: str) -
     assert Authenticator.of(file).tenant(key) == "alice"
     with pytest.raises(ConfigError, match="--file"):
         run("list")
+
+
+def test_a_file_that_is_rewritten_stays_its_owners(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("new", "alice", "--file", file)
+    owner = Path(file).stat()
+    monkeypatch.setattr("os.geteuid", lambda: owner.st_uid + 1)
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr("os.chown", lambda path, user, group: given.append((user, group)))
+    run("new", "bob", "--file", file)
+    assert given == [(owner.st_uid, owner.st_gid)]

@@ -89,6 +89,8 @@ def test_later_overrides_win_and_sections_need_not_stand_in_the_file(tmp_path: P
         ("verifier", ["path.to.value=VALUE", "'verifier'"]),
         ("verifier..port=1", ["path.to.value=VALUE"]),
         ("verifier.port=[", ["verifier.port", "YAML"]),
+        ("security.public_tls={server_name: a.example}", ["public_tls", "server_name", "plaintext"]),
+        ("security.internal_tls.server_name=a.example", ["internal_tls", "server_name", "plaintext"]),
     ],
 )
 def test_wrong_overrides_say_what_is_wrong_and_what_is_allowed(override: str, parts: list[str]) -> None:

@@ -29,8 +29,11 @@ def read_keys(path: Path) -> Entries:
         ConfigError: it cannot be read, or an entry is wrong.
     """
     source = f"API keys in {path}"
+    data = read_bytes(path, source)
     try:
-        value = yaml.safe_load(read_bytes(path, source))
+        value = _written_here(data)
+        if value is None:
+            value = yaml.safe_load(data)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         place = getattr(error, "problem_mark", None)
         where = f" at line {place.line + 1}" if place is not None else ""
@@ -56,20 +59,42 @@ def change_keys(path: Path, change: Callable[[Entries], Sequence[KeyEntry]]) -> 
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None
 
 
+def _written_here(data: bytes) -> list[object] | None:
+    """What a file of lines as `change_keys` writes them holds; None: it is of another form.
+
+    Read so, as many keys as there may be hold a gateway up for a tenth of the time.
+    """
+    lines = [line for line in data.splitlines() if line.strip() and not line.startswith(b"#")]
+    if not all(line.startswith(b"- {") for line in lines):
+        return None
+    try:
+        return [json.loads(line[2:], object_pairs_hook=_once) for line in lines]
+    except ValueError:
+        return None
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise ValueError("a name stands there twice")
+    return dict(pairs)
+
+
 def _line(entry: KeyEntry) -> str:
     """One entry as JSON, without what is as it would be anyway."""
     return json.dumps(entry.model_dump(mode="json", exclude_defaults=True))
 
 
 def _write(path: Path, text: str) -> None:
-    mode = path.stat().st_mode & 0o777 if path.exists() else _MODE
+    before = path.stat() if path.exists() else None
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(mode)
+        if before is not None and (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
+            os.chown(name, before.st_uid, before.st_gid)  # its gateway has to read it
+        Path(name).chmod(before.st_mode & 0o777 if before is not None else _MODE)
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)

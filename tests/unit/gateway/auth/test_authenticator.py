@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from outrider.core.errors import ConfigError, UnauthenticatedError
 from outrider.gateway.auth import Authenticator, KeyLimits
 from outrider.gateway.auth.authenticator import bearer
 from outrider.gateway.auth.entries import PREFIX, hash_of, new_key
+from outrider.gateway.auth.key_file import read_keys
 from tests.certificates import replace
 
 KEY, OTHER = new_key(), new_key()
@@ -146,3 +150,24 @@ def test_a_wrong_file_is_refused_at_start_without_its_values(
 )
 def test_the_key_in_a_header(header: str, key: str) -> None:
     assert bearer(header) == key
+
+
+@pytest.mark.parametrize("lines", ["- {}\n", "  # a note\n- {}\n", "-   {}\n", "[{}]\n", "- {} # a note\n"])
+def test_other_forms_of_the_list_say_the_same(tmp_path: Path, lines: str) -> None:
+    file = tmp_path / "keys"
+    file.write_text(lines.replace("{}", json.dumps(entry("a", KEY))))
+    assert Authenticator(file).tenant(KEY) == "a"
+
+
+def test_many_keys_are_read_without_holding_the_gateway_up(tmp_path: Path) -> None:
+    some = [{"name": f"t{n}", "hash": hash_of(str(n))} for n in range(3000)]
+    file = keys(tmp_path / "keys", *some, entry("a", KEY))
+
+    def took(read: Callable[[], object]) -> float:
+        start = time.process_time()
+        read()
+        return time.process_time() - start
+
+    assert Authenticator(file).tenant(KEY) == "a"
+    as_yaml = took(lambda: yaml.safe_load(file.read_bytes()))
+    assert min(took(lambda: read_keys(file)) for _ in range(3)) < as_yaml / 3
