@@ -32,8 +32,14 @@ CANCEL_TIMEOUT_S = 2.0
 Metadata = Sequence[tuple[str, str]]
 OpenChannel = Callable[[str], aio.Channel]
 
-_BROKEN = frozenset({grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL})
-"""What gRPC makes of a connection that broke, if no service gave the status."""
+_LOST = "the connection to the verifier broke"
+_OF_GRPC = {
+    grpc.StatusCode.CANCELLED: _LOST,
+    grpc.StatusCode.UNKNOWN: _LOST,
+    grpc.StatusCode.INTERNAL: _LOST,
+    grpc.StatusCode.UNAVAILABLE: "the verifier cannot be reached",
+}
+"""What gRPC makes of a connection that broke or cannot be had, if no service gave the status."""
 
 
 class SessionStream:
@@ -63,9 +69,20 @@ class SessionStream:
                 raise
             raise self._severed from None
         except aio.AioRpcError as error:
-            raise _failure(error) from error
+            raise self._failed(error) from error
         except ProtocolError as error:
-            raise InternalError(f"verifier {self.link.address} broke the protocol: {error}") from error
+            _LOG.error("verifier %s broke the protocol: %s", self.link.address, error)
+            raise InternalError(f"the verifier broke the protocol: {error}") from error
+
+    def _failed(self, error: aio.AioRpcError) -> OutriderError:
+        """What a status stands for. gRPC's own texts hold addresses, which are not for clients."""
+        code = error.code()
+        if code is grpc.StatusCode.UNAUTHENTICATED:  # ours, not the client's
+            return UnavailableError("the verifier refused this gateway: see security.cluster_token_file")
+        if metadata.value(error.trailing_metadata(), metadata.ERROR_LABEL) or code not in _OF_GRPC:
+            return from_rpc_error(error)
+        _LOG.info("verifier %s: %s: %s", self.link.address, code.name, error.details())
+        return UnavailableError(_OF_GRPC[code])
 
     def sever(self, error: OutriderError) -> None:
         """Break it off: whoever waits for the next event gets `error`."""
@@ -213,14 +230,6 @@ class VerifierLink:
         task = asyncio.create_task(channel.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
-
-
-def _failure(error: aio.AioRpcError) -> OutriderError:
-    if error.code() in _BROKEN and not metadata.value(error.trailing_metadata(), metadata.ERROR_LABEL):
-        return UnavailableError(f"the connection to the verifier broke: {error.details()}")
-    if error.code() is grpc.StatusCode.UNAUTHENTICATED:  # ours, not the client's
-        return UnavailableError("the verifier refused this gateway: see security.cluster_token_file")
-    return from_rpc_error(error)
 
 
 def _being_cancelled() -> bool:

@@ -2,10 +2,15 @@
 
 import pytest
 
+from outrider.core.errors import UnavailableError
 from outrider.core.sessions import FinishReason, SpeculationStats, Usage
+from outrider.gateway.signals import Signal
+from outrider.gateway.verifier_link import VerifierLink
 from outrider.wire import convert
-from outrider.wire.messages import SessionFinished, SessionStarted, SessionTokens
+from outrider.wire.channels import open_channel
+from outrider.wire.messages import ResumeSession, SessionFinished, SessionStarted, SessionTokens
 from outrider.wire.v1 import verifier_pb2 as pb
+from tests.processes import free_ports
 from tests.unit.gateway import tokenizers_zoo as zoo
 
 COMPLETION = {"model": "tiny", "prompt": "hello", "max_tokens": 64}
@@ -52,3 +57,15 @@ async def test_ids_that_the_tokenizer_does_not_know_have_no_text(client, stack):
     body = (await client.post("/v1/completions", json=COMPLETION | {"return_token_ids": True})).json()
     assert body["choices"][0]["token_ids"] == [300, 4000, 301]
     assert body["choices"][0]["text"] == zoo.byte_level().decode([300, 301])
+
+
+async def test_errors_tell_clients_no_address_of_a_verifier():
+    (port,) = free_ports(1)
+    link = VerifierLink(f"127.0.0.1:{port}", open_channel, Signal())
+    try:
+        stream = link.resume(ResumeSession("s", 0), 10, ())
+        with pytest.raises(UnavailableError) as caught:
+            await stream.next()
+        assert "127.0.0.1" not in str(caught.value) and str(port) not in str(caught.value)
+    finally:
+        await link.close()
