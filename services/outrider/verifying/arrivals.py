@@ -52,7 +52,7 @@ class Arrivals:
     def take_place(self, session_id: str, tenant: str, *, returns: bool = False) -> None:
         """A place for a session whose id is held.
 
-        `returns`: it ran before, here or elsewhere. That must be certain: another one may have to give way.
+        `returns`: its client has tokens of it. That must be certain: another one may have to give way.
 
         Raises:
             OverloadedError: there is none.

@@ -79,7 +79,7 @@ class Opening:
             await self._arrivals.wait(record.session_id)
             await self._ownership.give_up_older(record.session_id, record.epoch, record.tenant)
         with self._arrivals.holding(record.session_id):
-            self._arrivals.take_place(record.session_id, record.tenant, returns=restored)
+            self._arrivals.take_place(record.session_id, record.tenant, returns=bool(record.tokens))
             grammar = await grammar_matcher(self._compiler, record)
             if not restored:
                 await self._create(record)

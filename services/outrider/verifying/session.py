@@ -175,7 +175,7 @@ class Session:
         """Tokens of work to pay for at its next turn: not what was paid for before, here or elsewhere."""
         if self.age:
             return 0
-        return self.remaining if self.returns else len(self.record.prompt) + self.remaining
+        return self.remaining if self.record.tokens else len(self.record.prompt) + self.remaining
 
     @property
     def stored(self) -> int:

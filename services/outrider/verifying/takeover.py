@@ -115,7 +115,7 @@ class Takeover:
         if record.finish_reason is not None:
             return self._tell_again(record, record.finish_reason, wanted, span)
         self._admission.check_fits(record)
-        self._arrivals.take_place(session_id, record.tenant, returns=True)
+        self._arrivals.take_place(session_id, record.tenant, returns=bool(record.tokens or wanted.known))
         grammar = await grammar_matcher(self._compiler, record)
         record = await self._store.claim(session_id)
         self._writer.forget(session_id)  # of the time before: they would be refused, and it fenced

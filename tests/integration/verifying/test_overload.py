@@ -131,3 +131,23 @@ async def test_resuming_what_is_not_there_or_not_ones_own_puts_nobody_out(
             with pytest.raises(SessionNotFoundError):
                 await verifier.resumed(session_id, 0, tenant="stranger")
         assert all(len(reply.tokens) == 60 for reply in await asyncio.gather(*heavy))
+
+
+async def test_sessions_that_were_parked_while_they_waited_come_back_as_new_ones(
+    tiny: Path, prompts: list[list[int]]
+) -> None:
+    async with running(tiny, max_sessions=1, max_queue=3, detached_s=0.0) as verifier:
+        parked = [of("many", prompts[2]) for _ in range(3)]
+        first = await sent(verifier, of("few", prompts[2], 400))
+        await until(lambda: verifier.replica.places.running == 1)
+        for one in parked:
+            task = await sent(verifier, one)
+            task.cancel()
+            await until(lambda one=one: one.session_id not in verifier.replica.streams)  # type: ignore[misc]
+        fewer = [await sent(verifier, of("few", prompts[3])), await sent(verifier, of("other", prompts[3]))]
+        back = await sent(verifier, of("many", prompts[3]))
+        for one in parked:
+            with pytest.raises(OverloadedError):
+                await verifier.resumed(one.session_id, 0, tenant="many")
+        assert [len((await task).tokens) for task in (first, *fewer, back)] == [400, 8, 8, 8]
+        assert (await verifier.resumed(parked[0].session_id, 0, tenant="many")).tokens
