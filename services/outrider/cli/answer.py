@@ -10,10 +10,11 @@ from rich.text import Text
 
 from outrider.catalogue import resolve
 from outrider.cli.console import err, out
+from outrider.cli.hints import hint
 from outrider.cli.painter import LEGEND, Painter, tokenizer_for
 from outrider.cli.timing import TimedResult, timed
 from outrider.client import AsyncClient, Connection, Options, Prompt
-from outrider.core.errors import ConfigError, ProtocolError, UnavailableError
+from outrider.core.errors import ConfigError, ProtocolError, UnauthenticatedError, UnavailableError
 from outrider.gateway.tokenizer import TextTokenizer
 
 
@@ -60,9 +61,11 @@ async def _answer(
                 tokenizer = _tokenizer(folder, await _model(client))
                 err.print(LEGEND, soft_wrap=True)
             return await timed(client, prompt, options, Painter(out, tokenizer))
+        except UnauthenticatedError as error:
+            raise UnauthenticatedError(f"{error} (put yours into OUTRIDER_API_KEY)") from None
         except UnavailableError as error:
             raise UnavailableError(
-                f"no answer from {connection.address}: {error} (is `outrider serve` running?)"
+                f"no answer from {connection.address}: {error} ({hint(str(connection.address), str(error))})"
             ) from None
 
 

@@ -98,6 +98,11 @@ def death_of(status: int) -> str:
         return f"signal {-status}"
 
 
+def end_of(status: int) -> str:
+    """What became of a service that nobody here told to stop: SIGTERM makes it stop by itself."""
+    return "has stopped" if status == 0 else f"died: {death_of(status)}"
+
+
 def _ready_line(line: str) -> dict[str, str] | None:
     if not line.startswith("{"):
         return None

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -60,7 +60,7 @@ def new(
         if limits == KeyLimits():
             limits = next((entry.limits for entry in entries if entry.name == name), limits)
         entry = {"name": name, "hash": hash_of(key), "limits": limits, "expires": expires}
-        return [*entries, *check_entries([entry], "new key")]
+        return [*entries, *_checked(entry)]
 
     change_keys(path, added)
     err.print(f"entered in {path}; the key is shown only this once:", soft_wrap=True)
@@ -72,7 +72,7 @@ def list_keys(file: FileOption = None, config: ConfigOption = None) -> None:
     """Show names, hashes and limits. Keys themselves are stored nowhere."""
     table = Table("name", "hash", "at once", "requests/min", "tokens/min", "expires")
     now = datetime.now(UTC)
-    for entry in read_keys(_path(file, config)):
+    for entry in read_keys(_existing(file, config)):
         limits = (
             entry.limits.max_concurrent,
             entry.limits.requests_per_minute,
@@ -97,7 +97,7 @@ def revoke(
     ] = "",
 ) -> None:
     """Take keys away. Running gateways refuse them at once; generations that run are not ended."""
-    path = _path(file, config)
+    path = _existing(file, config)
     gone: list[KeyEntry] = []
 
     def without(entries: Sequence[KeyEntry]) -> list[KeyEntry]:
@@ -127,8 +127,27 @@ def _path(file: Path | None, config: Path | None) -> Path:
     raise ConfigError("say which file: --file, or --config with security.api_keys_file set")
 
 
+def _checked(entry: dict[str, Any]) -> tuple[KeyEntry, ...]:
+    try:
+        return check_entries([entry], "")
+    except ConfigError as error:
+        raise ConfigError(str(error).replace(": entry 1 ", "", 1)) from None
+
+
+def _existing(file: Path | None, config: Path | None) -> Path:
+    """The file to work on, which is there.
+
+    Raises:
+        ConfigError: nothing names one, or it is not there.
+    """
+    path = _path(file, config)
+    if not path.exists():
+        raise ConfigError(f"there is no {path}; `outrider keys new NAME --file {path}` makes it")
+    return path
+
+
 def _expiry(entry: KeyEntry, now: datetime) -> str:
     if entry.expires is None:
         return "-"
-    text = entry.expires.isoformat(timespec="minutes")
+    text = f"{entry.expires.astimezone(UTC):%Y-%m-%d %H:%MZ}"
     return f"{text} (expired)" if entry.has_expired(now) else text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -211,6 +212,7 @@ def version() -> None:
 def main() -> None:
     """Run the command; an error of ours becomes one line and exit status 1."""
     die_with_supervisor()
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its C core repeats for each attempt what errors say
     try:
         app()
     except OutriderError as error:

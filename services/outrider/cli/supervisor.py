@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outrider.cli.children import Child, LogLine, ServiceSpec, death_of
+from outrider.cli.children import Child, LogLine, ServiceSpec, death_of, end_of
 from outrider.core.errors import UnavailableError
 
 log = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class Supervisor:
         if not self._were_ready[spec.name].is_set():
             said = "\n  ".join(child.tail) or "nothing"
             raise UnavailableError(f"{spec.name} did not start ({death_of(status)}); it said:\n  {said}")
-        log.warning("%s (pid %d) died: %s", spec.name, child.pid, death_of(status))
+        log.warning("%s (pid %d) %s", spec.name, child.pid, end_of(status))
         return clock() - since if child.ready.is_set() else 0.0
 
     def _is_ready(self, child: Child) -> None:

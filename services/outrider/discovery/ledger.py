@@ -131,5 +131,5 @@ class Ledger:
         except exceptions.ResponseError as error:
             raise UnavailableError(f"registry {self.address} refuses: {error}") from error
         except (exceptions.RedisError, OSError) as error:
-            raise UnavailableError(f"registry {self.address} is away: {error}") from error
+            raise UnavailableError(f"registry {self.address} is away: {str(error).rstrip('. ')}") from error
         return reply if isinstance(reply, list) else [reply]

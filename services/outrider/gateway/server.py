@@ -168,6 +168,7 @@ def _budget(config: GatewayConfig) -> Budget:
 
 async def _unless_stopped(verifiers: VerifierPool, stop: asyncio.Event) -> VerifierInfo | None:
     """Wait for a verifier; None if `stop` is set first."""
+    _LOG.info("waiting for a verifier; requests are taken once one answers")
     connecting = asyncio.create_task(verifiers.connect())
     stopping = asyncio.create_task(stop.wait())
     try:

@@ -67,7 +67,7 @@ class VerifierPool:
     @property
     def degraded(self) -> tuple[str, ...]:
         """What does not work as it should although requests are answered, in words for an operator."""
-        reasons = [f"registry: {trouble}" for trouble in self._registry.troubles]
+        reasons = list(self._registry.troubles)  # they begin "registry ADDRESS"
         for link in self._links.values():
             if link.refusal is not None:
                 troubles: tuple[str, ...] = (str(link.refusal),)

@@ -319,7 +319,9 @@ def serve_metrics(registry: CollectorRegistry, host: str, port: int) -> MetricsS
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
-        raise ConfigError(f"cannot serve metrics on {host}:{port}: {error.strerror or error}") from error
+        raise ConfigError(
+            f"cannot serve metrics on {host}:{port}: {error.strerror or error} (metrics_port)"
+        ) from error
     return MetricsServer(f"{host}:{server.server_port}", server, thread)
 
 

@@ -53,13 +53,13 @@ async def serve(
     thread = EngineThread()
     async with AsyncExitStack() as stack:
         stack.callback(thread.close)
+        store = open_store(config.store)  # before the model, which takes longer: its URL may be wrong
+        stack.push_async_callback(store.close)
         engine = await thread.call(lambda: Engine.load(folder, own, name=config.name))
         traces = tracing.setup(config.telemetry, "verifier", instance_id=instance_id)
         stack.push_async_callback(asyncio.to_thread, traces.shutdown)
         registry = CollectorRegistry()
         metrics = VerifierMetrics(registry, config.name)
-        store = open_store(config.store)
-        stack.push_async_callback(store.close)
         replica = Replica(
             config,
             engine,

@@ -123,9 +123,13 @@ def listen(server: aio.Server, host: str, port: int, protection: Protection = PL
         else:
             bound = server.add_insecure_port(f"{name}:{port}")
     except RuntimeError as error:
-        raise ConfigError(f"cannot listen on {name}:{port}: is it in use? ({error})") from error
+        raise ConfigError(
+            f"cannot listen on {name}:{port}: is it in use? Is {host} an address of this machine?"
+        ) from error
     if not bound:
-        raise ConfigError(f"cannot listen on {name}:{port}: is it in use?")
+        raise ConfigError(
+            f"cannot listen on {name}:{port}: is it in use? Is {host} an address of this machine?"
+        )
     warn_if_bare(f"{name}:{bound}", host, protection)
     return f"{name}:{bound}"
 

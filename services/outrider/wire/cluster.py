@@ -88,7 +88,12 @@ class ClusterGate(aio.ServerInterceptor):
                 context.peer(),
             )
             self._told, self._refused = now, 0
-        await abort(context, UnauthenticatedError("the cluster's credential is missing or wrong"))
+        await abort(
+            context,
+            UnauthenticatedError(
+                "the cluster's credential is missing or wrong (security.cluster_token_file)"
+            ),
+        )
 
 
 def refusal(handler: Handler, refuse: Callable[[Any, Context], Awaitable[None]]) -> Handler:

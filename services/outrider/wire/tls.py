@@ -68,6 +68,8 @@ class Tls:
         config, where = self.config, f"{self.section}.certificate"
         if not config.certificate:
             return b""
+        chain = read_bytes(Path(config.certificate), where)
+        _content(config.key, f"{self.section}.key")
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
                 config.certificate, config.key, password=_no_password
@@ -76,7 +78,7 @@ class Tls:
             raise ConfigError(
                 f"{where}: {config.certificate} and {config.key} are no certificate with its key: {error}"
             ) from None
-        return read_bytes(Path(config.certificate), where)
+        return chain
 
     def _authorities(self) -> bytes:
         pem = _content(self.config.ca, f"{self.section}.ca")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -107,3 +108,37 @@ def test_models_are_listed(tmp_path: Path) -> None:
     assert "smollm2-135m-instruct" in listed
     assert "smollm2-135m-draft-3l" in listed
     assert "Apache-2.0" in listed
+
+
+def test_a_wrong_store_url_is_said_before_the_model_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").touch()
+    done = outrider(
+        "verifier", "--set", f"model={tmp_path}", "--set", "store.kind=redis", "--set", "store.url=http://x"
+    )
+    assert done.returncode == 1
+    assert "store.url must be redis://" in done.stderr  # and nothing of the folder, which holds no model
+
+
+def test_a_port_in_use_is_one_line_that_names_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = outrider("drafter", "prompt_lookup", "--set", f"drafters.prompt_lookup.port={port}")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: cannot listen on 127.0.0.1:{port}: is it in use?"), done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_what_grpc_says_itself_can_be_had() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        setting = f"drafters.prompt_lookup.port={taken.getsockname()[1]}"
+        done = outrider("drafter", "prompt_lookup", "--set", setting, GRPC_VERBOSITY="info")
+    assert "add_port" in done.stderr
+
+
+def test_a_keys_file_that_is_not_there_is_said_with_how_to_make_it(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    for command in (["list"], ["revoke", "alice"]):
+        done = outrider("keys", *command, "--file", str(file))
+        assert done.returncode == 1
+        assert f"`outrider keys new NAME --file {file}` makes it" in done.stderr

@@ -174,6 +174,7 @@ async def test_while_redis_is_away_the_last_list_stays_in_force(
     for _ in range(3):
         assert await registry.list(Role.DRAFTER) == (A, B)
     assert "is away" in registry.troubles[0] and "stays in force" in registry.troubles[0]
+    assert ".;" not in registry.troubles[0]
 
     async def told() -> bool:
         return bool(one.troubles)

@@ -91,7 +91,7 @@ async def test_the_refusal_says_nothing_about_what_was_wrong(tmp_path: Path) -> 
                 with pytest.raises(aio.AioRpcError) as caught:
                     await services.verifier_client(channel).GetInfo(v.VerifierGetInfoRequest(), timeout=10)
                 details.add(caught.value.details())
-    assert details == {"the cluster's credential is missing or wrong"}
+    assert details == {"the cluster's credential is missing or wrong (security.cluster_token_file)"}
 
 
 async def test_what_an_intruder_sends_is_not_even_parsed(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
 )
+from pydantic_core import ErrorDetails
 
 from outrider.core.errors import ConfigError
 
@@ -72,6 +73,11 @@ class KeyEntry(BaseModel):
         return self.expires is not None and now >= self.expires
 
 
+_RULES = {
+    "name": "must be 1 to 64 of letters, digits and . _ -, with a letter or digit first",
+    "hash": "must be 64 hex digits in lower case, as `outrider keys new` writes them",
+}
+
 _ENTRIES = TypeAdapter(list[KeyEntry])
 
 
@@ -95,10 +101,22 @@ def check_entries(value: Any, source: str) -> tuple[KeyEntry, ...]:
         entries = tuple(_ENTRIES.validate_python([] if value is None else value))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "top"
-        raise ConfigError(f"{source}: {place}: {first['msg']}") from None
+        raise ConfigError(f"{source}: {_place(first['loc'])}: {_said(first)}") from None
     _check_together(entries, source)
     return entries
+
+
+def _place(path: Sequence[int | str]) -> str:
+    """Where it is wrong, counted as people do."""
+    words = [f"entry {part + 1}" if isinstance(part, int) else part for part in path]
+    return " ".join(words) or "the whole"
+
+
+def _said(error: ErrorDetails) -> str:
+    """What is wrong with it; patterns say little to people."""
+    if error["type"] == "string_pattern_mismatch" and error["loc"]:
+        return _RULES.get(str(error["loc"][-1]), error["msg"])
+    return error["msg"]
 
 
 def _check_together(entries: Sequence[KeyEntry], source: str) -> None:

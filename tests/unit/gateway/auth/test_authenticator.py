@@ -118,13 +118,16 @@ def test_a_wrong_new_file_changes_nothing_and_is_told(
     ("content", "reason"),
     [
         ("name: a", "valid list"),
-        ("- {name: a}", "0.hash: Field required"),
-        (f"- {{name: a, hash: {KEY}}}", "0.hash"),
-        (f"- {{name: 'a b', hash: {hash_of(KEY)}}}", "0.name"),
-        (f"- {{name: '', hash: {hash_of(KEY)}}}", "0.name"),
-        (f"- {{name: a, hash: {hash_of(KEY)}, limit: {{}}}}", "0.limit"),
-        (f"- {{name: a, hash: {hash_of(KEY)}, limits: {{max_concurrent: 0}}}}", "0.limits.max_concurrent"),
-        (f"- {{name: a, hash: {hash_of(KEY)}, expires: soon}}", "0.expires"),
+        ("- {name: a}", "entry 1 hash: Field required"),
+        (f"- {{name: a, hash: {KEY}}}", "entry 1 hash"),
+        (f"- {{name: 'a b', hash: {hash_of(KEY)}}}", "entry 1 name"),
+        (f"- {{name: '', hash: {hash_of(KEY)}}}", "entry 1 name"),
+        (f"- {{name: a, hash: {hash_of(KEY)}, limit: {{}}}}", "entry 1 limit"),
+        (
+            f"- {{name: a, hash: {hash_of(KEY)}, limits: {{max_concurrent: 0}}}}",
+            "entry 1 limits max_concurrent",
+        ),
+        (f"- {{name: a, hash: {hash_of(KEY)}, expires: soon}}", "entry 1 expires"),
         (f"- {{name: a, hash: {hash_of(KEY)}}}\n" * 2, "one key stands there twice"),
         (
             f"- {{name: a, hash: {hash_of(KEY)}}}\n"
