@@ -7,6 +7,7 @@ OutriderError
 ├── SessionNotFoundError        no such session here or in the store
 ├── SessionExistsError          the session id is in use
 ├── StaleEpochError             somebody else owns the session now
+│   └── SupersededError         a newer client of this session has taken the stream's place
 ├── UnauthenticatedError        no credential, or a wrong one
 ├── PermissionDeniedError       the credential does not allow this
 ├── OverloadedError             queues are full: try again later
@@ -14,6 +15,7 @@ OutriderError
 ├── UnavailableError            a service that is needed is away: try again
 │   ├── StoreUnavailableError   the session store is away
 │   └── SessionMovedError       the verifier hands the session over: resume it elsewhere
+│       └── SessionParkedError  the verifier is well, the session left too much unread: resume it there
 ├── DeadlineExceededError       the caller's deadline passed
 ├── RequestCancelledError       the caller went away
 ├── ModelMismatchError          two services cannot work together
@@ -63,6 +65,10 @@ class StaleEpochError(OutriderError):
     """A newer owner has claimed the session."""
 
 
+class SupersededError(StaleEpochError):
+    """Another client has attached to the session."""
+
+
 class OverloadedError(OutriderError):
     """Queues are full."""
 
@@ -93,6 +99,10 @@ class StoreUnavailableError(UnavailableError):
 
 class SessionMovedError(UnavailableError):
     """The verifier hands the session over: all of it is stored, resume it elsewhere."""
+
+
+class SessionParkedError(SessionMovedError):
+    """The verifier has put the session aside, as nobody read it: all of it is stored."""
 
 
 class DeadlineExceededError(OutriderError):
@@ -142,12 +152,14 @@ _TABLE: dict[type[OutriderError], ErrorDescription] = {
     SessionNotFoundError: ErrorDescription("NOT_FOUND", 404, "not_found_error", "session_not_found"),
     SessionExistsError: ErrorDescription("ALREADY_EXISTS", 409, "conflict_error", "session_exists"),
     StaleEpochError: ErrorDescription("ABORTED", 409, "conflict_error", "stale_epoch"),
+    SupersededError: ErrorDescription("ABORTED", 409, "conflict_error", "superseded"),
     UnauthenticatedError: ErrorDescription("UNAUTHENTICATED", 401, "authentication_error", "unauthenticated"),
     PermissionDeniedError: ErrorDescription(
         "PERMISSION_DENIED", 403, "permission_error", "permission_denied"
     ),
     RateLimitedError: ErrorDescription("RESOURCE_EXHAUSTED", 429, "rate_limit_error", "rate_limited"),
     SessionMovedError: ErrorDescription("UNAVAILABLE", 503, "server_error", "session_moved"),
+    SessionParkedError: ErrorDescription("UNAVAILABLE", 503, "server_error", "session_parked"),
     OverloadedError: ErrorDescription("RESOURCE_EXHAUSTED", 429, "rate_limit_error", "overloaded"),
     StoreUnavailableError: ErrorDescription("UNAVAILABLE", 503, "server_error", "store_unavailable"),
     UnavailableError: ErrorDescription("UNAVAILABLE", 503, "server_error", "unavailable"),

@@ -20,8 +20,10 @@ from outrider.core.errors import (
     RequestCancelledError,
     SessionMovedError,
     SessionNotFoundError,
+    SessionParkedError,
     StaleEpochError,
     StoreUnavailableError,
+    SupersededError,
     UnavailableError,
     describe,
 )
@@ -47,11 +49,6 @@ RECHECK_S = 0.5
 """How long a verifier whose stream broke has to show that it is there: it still has the session."""
 MAX_FRUITLESS = 5
 """A session that lost so many verifiers in a row without a token in between goes to no other one."""
-
-_PARKED = "session is parked"
-"""What a verifier says when its client left too much unread: nothing is wrong with it."""
-_TAKEN_HERE = "another client"
-"""What a verifier says when the session went to a newer client."""
 
 
 class Session:
@@ -218,7 +215,7 @@ class Session:
         """Whether another verifier may go on with what ended here with `error`."""
         if isinstance(error, StaleEpochError):
             # Ours only if an attempt of our own claimed it late; never take it back from a newer client.
-            mine = self._attaching.loose and _TAKEN_HERE not in str(error)
+            mine = self._attaching.loose and not isinstance(error, SupersededError)
             self.over = not mine
             return mine
         return isinstance(error, UnavailableError | RequestCancelledError | SessionNotFoundError)
@@ -317,7 +314,7 @@ class Session:
 
     async def _still_there(self, lost: VerifierLink, cause: OutriderError) -> str:
         """Address of the verifier if it answers although its stream broke; empty: it does not."""
-        if isinstance(cause, StoreUnavailableError) or _PARKED in str(cause):
+        if isinstance(cause, StoreUnavailableError | SessionParkedError):
             return lost.address
         lost.lost()
         if isinstance(cause, SessionMovedError | StaleEpochError):

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from outrider.core.errors import SessionMovedError
+from outrider.core.errors import SessionMovedError, SessionParkedError
 from outrider.sessions.writer import CommitWriter
 from outrider.telemetry import names
 from outrider.verifying.attachment import Attachment
@@ -123,5 +123,5 @@ def _handed_over() -> SessionMovedError:
     return SessionMovedError("the verifier is stopping: the session can be resumed on another one")
 
 
-def _parked() -> SessionMovedError:
-    return SessionMovedError("the session is parked: it can be resumed")
+def _parked() -> SessionParkedError:
+    return SessionParkedError("the session is parked: it can be resumed")

@@ -13,6 +13,7 @@ from outrider.core.errors import (
     SessionNotFoundError,
     StaleEpochError,
     StoreUnavailableError,
+    SupersededError,
 )
 from outrider.core.params import Acceptance, LogprobParams, TokenLogprobs
 from outrider.core.sessions import SessionRecord
@@ -151,7 +152,7 @@ class StreamTable:
             from_token=from_token,
             held=live.told,
         )
-        live.attachment.push(StaleEpochError("another client has attached to this session"))
+        live.attachment.push(SupersededError("another client has attached to this session"))
         live.attachment = attachment
         return attachment
 

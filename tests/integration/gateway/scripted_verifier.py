@@ -9,9 +9,10 @@ from outrider.core.errors import (
     InvalidRequestError,
     OutriderError,
     SessionExistsError,
-    SessionMovedError,
     SessionNotFoundError,
+    SessionParkedError,
     StaleEpochError,
+    SupersededError,
 )
 from outrider.core.models import ModelInfo
 from outrider.core.params import TokenLogprobs
@@ -77,7 +78,7 @@ class ScriptedVerifier(VerifierService):
         self.resumed: list[ResumeSession] = []
         self.restored: list[SessionRequest] = []
         self.parked: list[str] = []
-        self.parting = SessionMovedError("the session is parked")  # what ends the stream of a parked one
+        self.parting = SessionParkedError("parked")  # what ends the stream of a parked one
         self.breaks: list[Break] = []  # of the next streams, one each
         self.started = asyncio.Event()
         self.silent = False  # it does not say how it is
@@ -210,7 +211,7 @@ class ScriptedVerifier(VerifierService):
     async def _check_owner(self, session: Session, context) -> None:
         session_id = session.request.session_id
         if self.sessions[session_id] is not session:
-            await abort(context, StaleEpochError("another client has attached to this session"))
+            await abort(context, SupersededError("another client has attached to this session"))
         if self.store[session_id].epoch != session.epoch:
             await abort(context, StaleEpochError("somebody else owns the session"))
 

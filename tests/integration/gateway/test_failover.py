@@ -16,6 +16,7 @@ from outrider.core.errors import (
     SessionMovedError,
     StaleEpochError,
     StoreUnavailableError,
+    SupersededError,
     UnavailableError,
 )
 from outrider.core.sessions import FinishReason
@@ -274,19 +275,27 @@ async def test_what_another_verifier_would_say_too_is_not_asked_again(two, error
         assert not setup.verifiers[0].resumed + setup.verifiers[1].resumed
 
 
-@pytest.mark.parametrize(
-    "words", ["another client has attached to this session", "somebody else owns the session"]
-)
-async def test_a_session_that_a_newer_client_took_is_not_taken_back(two, words):
+@pytest.mark.parametrize("error", [SupersededError("a newer client"), StaleEpochError("a newer owner")])
+async def test_a_session_that_a_newer_client_took_is_not_taken_back(two, error):
     async with two() as setup:
-        break_first(setup, 2, StaleEpochError(words))
-        with pytest.raises(StaleEpochError, match=words):
+        break_first(setup, 2, error)
+        with pytest.raises(type(error), match=str(error)):
             await setup.generate(**MAX)
         (store,) = {id(verifier.store): verifier.store for verifier in setup.verifiers}.values()
         assert [stored.epoch for stored in store.values()] == [1]
         assert not any(
             session.cancels for verifier in setup.verifiers for session in verifier.sessions.values()
         )
+
+
+async def test_what_a_newer_client_took_is_no_late_claim_of_an_attempt_of_ours(two):
+    async with two() as setup:
+        plan = [Break(2, LOST), Break(-1, LOST), Break(1, SupersededError("reworded"))]
+        for verifier in setup.verifiers:
+            verifier.breaks = plan
+        with pytest.raises(SupersededError):
+            await setup.generate(**MAX)
+        assert not plan
 
 
 async def test_other_tokens_than_those_received_are_a_defect_and_never_mixed(two):

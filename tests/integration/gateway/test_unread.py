@@ -7,7 +7,7 @@ import socket
 import grpc
 import pytest
 
-from outrider.core.errors import SessionMovedError
+from outrider.core.errors import SessionParkedError
 from outrider.wire import services
 from tests.integration.gateway.conftest import config_for, gateway_over
 from tests.integration.gateway.scripted_verifier import Break, running
@@ -40,7 +40,7 @@ async def test_a_grpc_client_that_stops_reading_has_its_session_parked(model_fol
 
 
 async def test_a_session_that_was_parked_for_a_slow_client_goes_on_where_it_was(model_folder, make_verifier):
-    parked = SessionMovedError("the session is parked: it can be resumed")
+    parked = SessionParkedError("the session is parked: it can be resumed")
     verifier = make_verifier(LONG, size=1)
     verifier.breaks = [Break(3, parked)]
     async with (

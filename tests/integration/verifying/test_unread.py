@@ -9,7 +9,7 @@ import grpc
 import pytest
 from grpc import aio
 
-from outrider.core.errors import SessionMovedError
+from outrider.core.errors import SessionParkedError
 from outrider.core.params import LogprobParams
 from outrider.core.sessions import FinishReason
 from outrider.wire import convert
@@ -74,7 +74,7 @@ async def test_a_client_that_leaves_too_much_unread_has_its_session_parked_and_c
         finished = verifier.replica.streams.finished(wanted.session_id)
         assert finished is not None and finished.parked and finished.tokens < 480
         reply = Reply()
-        with pytest.raises(SessionMovedError, match="can be resumed"):
+        with pytest.raises(SessionParkedError, match="can be resumed"):
             async for event in _events(call):
                 reply.take(event)
         assert len(reply.tokens) == finished.tokens
