@@ -249,7 +249,7 @@ async def test_a_key_that_is_revoked_is_refused_with_the_next_request(gateway, t
 
 async def test_a_wrong_file_of_keys_stops_the_start(gateway, tmp_path):
     (tmp_path / "wrong").write_text("- {name: alice}")
-    with pytest.raises(ConfigError, match=r"0\.hash"):
+    with pytest.raises(ConfigError, match="entry 1 hash"):
         async with gateway({"api_keys_file": str(tmp_path / "wrong")}):
             pass
 
