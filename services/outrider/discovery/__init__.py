@@ -3,6 +3,7 @@
 - `registry`   the protocol, and a fixed list
 - `lease`      who looks for others, in Redis
 - `announcing` who enters itself there
+- `presence`   for as long as it serves
 - `ledger`     the key in Redis, and its scripts
 - `factory`    what the configuration asks for
 """
@@ -10,6 +11,7 @@
 from outrider.discovery.announcing import LeaseAnnouncer, NullAnnouncer, advertised
 from outrider.discovery.factory import open_announcer, open_registry
 from outrider.discovery.lease import LeaseRegistry
+from outrider.discovery.presence import announced
 from outrider.discovery.registry import Announcer, Instance, Load, Registry, Role, StaticRegistry
 
 __all__ = [
@@ -23,6 +25,7 @@ __all__ = [
     "Role",
     "StaticRegistry",
     "advertised",
+    "announced",
     "open_announcer",
     "open_registry",
 ]

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from outrider.config.schema import DrafterConfig, OutriderConfig
 from outrider.core.errors import ConfigError, InternalError
 from outrider.core.models import DrafterInfo
-from outrider.discovery import Announcer, Instance, Load, Role, advertised, open_announcer
+from outrider.discovery import Announcer, Instance, Load, Role, advertised, announced, open_announcer
 from outrider.drafting.factory import build_method
 from outrider.drafting.observer import DraftObserver
 from outrider.drafting.scheduler import DraftScheduler
@@ -87,7 +87,9 @@ async def serve(
             name,
             instance_id,
         )
-        await stack.enter_async_context(_announced(announcer, instance, service, config.registry.heartbeat_s))
+        await stack.enter_async_context(
+            announced(announcer, instance, lambda: _load(service), interval_s=config.registry.heartbeat_s)
+        )
         ready(addresses)
         await _until(stop, work)
 
@@ -152,24 +154,9 @@ async def _listening(
         await server.stop(CLOSE_S)
 
 
-@asynccontextmanager
-async def _announced(
-    announcer: Announcer, instance: Instance, service: DrafterService, interval_s: float
-) -> AsyncIterator[None]:
-    """The drafter is in the registry, and its load is told there now and then. `announcer` takes it out."""
-    await announcer.start(instance)
-    reporter = asyncio.create_task(_report(announcer, service, interval_s))
-    try:
-        yield
-    finally:
-        reporter.cancel()
-
-
-async def _report(announcer: Announcer, service: DrafterService, interval_s: float) -> None:
-    while True:
-        load = service.load
-        announcer.update(load=Load(load.sessions, load.queued, service.max_sessions, load.kv_usage))
-        await asyncio.sleep(interval_s)
+def _load(service: DrafterService) -> Load:
+    load = service.load
+    return Load(load.sessions, load.queued, service.max_sessions, load.kv_usage)
 
 
 async def _until(stop: asyncio.Event, work: asyncio.Future[None]) -> None:

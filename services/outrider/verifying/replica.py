@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from outrider import catalogue
 from outrider.config.schema import DrafterConfig, OutriderConfig, VerifierConfig
 from outrider.core.errors import InternalError, OutriderError, UnavailableError
-from outrider.discovery import Instance, Role, open_registry
+from outrider.discovery import Announcer, Instance, NullAnnouncer, Role, open_registry
 from outrider.engine.api import EngineApi
 from outrider.sessions.store import SessionStore
 from outrider.sessions.writer import CommitWriter
@@ -48,11 +48,22 @@ class Replica:
         store: SessionStore,
         metrics: VerifierMetrics,
         tracing: Tracing,
+        announcer: Announcer | None = None,
         instance_id: str = "",
         protection: Protection = PLAIN,
     ) -> None:
-        """`engine` belongs to the thread that `rounds` will be run in; `protection` is that of links."""
+        """Args:
+        config: of the whole deployment.
+        engine: belongs to the thread that `rounds` will be run in.
+        store: for sessions.
+        metrics: of this verifier.
+        tracing: for request and round spans.
+        announcer: its troubles are this verifier's too. None: it enters itself nowhere.
+        instance_id: empty: one is drawn.
+        protection: of links.
+        """
         own = config.verifier
+        self._announcer = announcer or NullAnnouncer()
         self.places = Places(
             max_sessions=own.max_sessions,
             max_queue=own.max_queue,
@@ -161,7 +172,12 @@ class Replica:
 
     def _degraded(self) -> tuple[str, ...]:
         """What does not work as it should although sessions run, in words for an operator."""
-        return (*self.writer.troubles, *self.links.troubles, *self._desk.troubles)
+        return (
+            *self.writer.troubles,
+            *self._announcer.troubles,
+            *self.links.troubles,
+            *self._desk.troubles,
+        )
 
     def _engine_ended(self, work: asyncio.Future[None]) -> None:
         error: OutriderError = UnavailableError("the verifier is stopping")

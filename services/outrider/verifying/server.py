@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from outrider import catalogue
 from outrider.config.schema import OutriderConfig, VerifierConfig
 from outrider.core.errors import InternalError
-from outrider.discovery import Announcer, Instance, Load, Role, advertised, open_announcer
+from outrider.discovery import Announcer, Instance, Load, Role, advertised, announced, open_announcer
 from outrider.engine.engine import Engine
 from outrider.sessions import open_store
 from outrider.telemetry import tracing
@@ -55,6 +55,8 @@ async def serve(
         stack.callback(thread.close)
         store = open_store(config.store)  # before the model, which takes longer: its URL may be wrong
         stack.push_async_callback(store.close)
+        announcer = open_announcer(config)
+        stack.push_async_callback(announcer.close)
         engine = await thread.call(lambda: Engine.load(folder, own, name=config.name))
         traces = tracing.setup(config.telemetry, "verifier", instance_id=instance_id)
         stack.push_async_callback(asyncio.to_thread, traces.shutdown)
@@ -66,6 +68,7 @@ async def serve(
             store=store,
             metrics=metrics,
             tracing=traces,
+            announcer=announcer,
             instance_id=instance_id,
             protection=protection,
         )
@@ -73,8 +76,6 @@ async def serve(
         stack.push_async_callback(replica.writer.close, CLOSE_S)
         await stack.enter_async_context(replica.linked())
         work = await stack.enter_async_context(replica.running(thread))
-        announcer = open_announcer(config)
-        stack.push_async_callback(announcer.close)
         address = await stack.enter_async_context(
             _listening(own, replica, own.drain_s, announcer, protection)
         )
@@ -86,7 +87,9 @@ async def serve(
         _log.info("verifier serves %s on %s", config.name, address)
         shown = advertised(config, own.advertise, address, "verifier.advertise")
         instance = Instance(Role.VERIFIER, shown, instance_id=instance_id)
-        await stack.enter_async_context(_announced(announcer, instance, replica, config.registry.heartbeat_s))
+        await stack.enter_async_context(
+            announced(announcer, instance, lambda: _load(replica), interval_s=config.registry.heartbeat_s)
+        )
         ready(addresses)
         await _until(stop, work)
 
@@ -123,24 +126,9 @@ async def _listening(
         await server.stop(CLOSE_S)
 
 
-@asynccontextmanager
-async def _announced(
-    announcer: Announcer, instance: Instance, replica: Replica, interval_s: float
-) -> AsyncIterator[None]:
-    """The verifier is in the registry, and its load is told there now and then. `announcer` takes it out."""
-    await announcer.start(instance)
-    reporter = asyncio.create_task(_report(announcer, replica, interval_s))
-    try:
-        yield
-    finally:
-        reporter.cancel()
-
-
-async def _report(announcer: Announcer, replica: Replica, interval_s: float) -> None:
-    while True:
-        load = replica.rounds.load
-        announcer.update(load=Load(load.running, load.waiting, load.max_running, load.kv_usage))
-        await asyncio.sleep(interval_s)
+def _load(replica: Replica) -> Load:
+    load = replica.rounds.load
+    return Load(load.running, load.waiting, load.max_running, load.kv_usage)
 
 
 async def _until(stop: asyncio.Event, work: asyncio.Future[None]) -> None:
