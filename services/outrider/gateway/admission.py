@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 
 from outrider.core import limits
 from outrider.core.errors import InvalidRequestError, ModelNotFoundError
-from outrider.core.models import ModelInfo
 from outrider.core.params import SamplingParams
 from outrider.gateway.presentation import Origin, Presentation, digest_of
 from outrider.gateway.tokenizer import TextTokenizer
-from outrider.wire.messages import ChatTurn, Conversation, GenerationRequest, SessionRequest
+from outrider.wire.messages import ChatTurn, Conversation, GenerationRequest, SessionRequest, VerifierInfo
 
 _UNBOUNDED = 2**31 - 1
 
@@ -40,7 +39,7 @@ class PromptAdmission:
         return Admission(self, session_id)
 
     async def session(
-        self, request: GenerationRequest, model: ModelInfo, tokenizer: TextTokenizer, session_id: str
+        self, request: GenerationRequest, info: VerifierInfo, tokenizer: TextTokenizer, session_id: str
     ) -> SessionRequest:
         """The session that `request` means. What the first one took to check serves all.
 
@@ -49,7 +48,7 @@ class PromptAdmission:
         """
         async with self._admitting:
             if self._first is None:
-                self._first = await admit(request, self._options, self._origin, model, tokenizer)
+                self._first = await admit(request, self._options, self._origin, info, tokenizer)
         sampling = replace(self._first.sampling, seed=request.sampling.seed)
         return replace(self._first, session_id=session_id, sampling=sampling)
 
@@ -63,21 +62,21 @@ class Admission:
         self.session_id = session_id or str(uuid.uuid4())
 
     async def session(
-        self, request: GenerationRequest, model: ModelInfo, tokenizer: TextTokenizer
+        self, request: GenerationRequest, info: VerifierInfo, tokenizer: TextTokenizer
     ) -> SessionRequest:
         """The session that `request` means.
 
         Raises:
             OutriderError: see `admit`.
         """
-        return await self._prompt.session(request, model, tokenizer, self.session_id)
+        return await self._prompt.session(request, info, tokenizer, self.session_id)
 
 
 async def admit(
     request: GenerationRequest,
     options: PromptOptions,
     origin: Origin,
-    model: ModelInfo,
+    info: VerifierInfo,
     tokenizer: TextTokenizer,
 ) -> SessionRequest:
     """The session that `request` means, under an id of its own.
@@ -86,6 +85,7 @@ async def admit(
         InvalidRequestError: a field is out of bounds, or the prompt does not fit.
         ModelNotFoundError: another model is asked for.
     """
+    model = info.model
     if request.model and request.model != model.model_name:
         raise ModelNotFoundError(
             f"there is no model {limits.quoted(request.model)}, this gateway serves {model.model_name!r}"
@@ -104,6 +104,9 @@ async def admit(
     if not options.clamp_max_tokens:
         limits.check_length(len(prompt), request.stop.max_tokens, context_length=context)
     room = context - len(prompt) if context else _UNBOUNDED
+    if info.pool_tokens and (options.clamp_max_tokens or not request.stop.max_tokens):
+        # What is asked for and does not fit the pool the verifier refuses itself, and a prompt that does not.
+        room = min(room, max(1, info.pool_tokens - len(prompt) + 1))
     stop = request.stop.resolve(eos_token_ids=(), room=room)
     limits.check_stop(stop, vocab_size=vocab_size)
     limits.check_min_tokens(sampling.edits.min_tokens, stop.max_tokens)

@@ -115,7 +115,7 @@ class Generations:
         """
         model = self.info.model.model_name
         with self._observed(request, caller, model) as (observation, lease):
-            asked = await (admission or Admission()).session(request, self.info.model, self.tokenizer)
+            asked = await (admission or Admission()).session(request, self.info, self.tokenizer)
             lease.reserve(len(asked.prompt) + asked.stop.max_tokens)
             asked = replace(asked, tenant=caller.tenant)
             note = Presentation.decode(asked.presentation)

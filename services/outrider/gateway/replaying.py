@@ -77,9 +77,8 @@ class _Revival:
 
     async def _resumed(self, index: int, had: int) -> Events:
         part = self._parts[index]
-        model = self._generations.info.model
         asked = await part.admission.session(
-            part.request, model, self._generations.tokenizer, part.session_id
+            part.request, self._generations.info, self._generations.tokenizer, part.session_id
         )
         digest = Presentation.decode(asked.presentation).digest
         resumed = self._generations.resume(part.session_id, had, self._caller, digest=digest)

@@ -228,6 +228,7 @@ def _info(config: OutriderConfig, engine: EngineApi, instance_id: str) -> Verifi
         drafters=tuple(config.drafters),
         instance_id=instance_id,
         default_draft_length=min(own.draft_length, own.max_draft_tokens),
+        pool_tokens=engine.pool.total * own.block_size,
     )
 
 

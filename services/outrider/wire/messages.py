@@ -130,6 +130,7 @@ class VerifierInfo:
     protocol_version: int = PROTOCOL_VERSION
     draining: bool = False  # it takes no sessions, and those that it has are to go elsewhere
     load: VerifierLoad = field(default_factory=VerifierLoad)
+    pool_tokens: int = 0  # 0: not told
 
 
 @dataclass(frozen=True, slots=True)

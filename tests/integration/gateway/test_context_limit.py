@@ -100,3 +100,17 @@ async def test_max_tokens_inside_an_accepted_run_cuts_it_there(client, tokens):
     assert body["usage"]["completion_tokens"] == len(body["choices"][0]["token_ids"]) == tokens
     details = body["usage"]["completion_tokens_details"]
     assert details["accepted_prediction_tokens"] <= tokens
+
+
+async def test_without_max_tokens_an_answer_may_fill_the_kv_pool_where_that_is_smaller_than_the_context(
+    tmp_path,
+):
+    folder = make_tiny("llama", tmp_path / "model", max_position=1024)
+    async with real_stack(folder, verifier={"pool_tokens": 256}) as client:
+        body = {"messages": [{"role": "user", "content": WORDS}], "ignore_eos": True, "temperature": 0}
+        response = await client.post("/v1/chat/completions", json=body)
+        assert response.status_code == 200, response.text
+        usage = response.json()["usage"]
+        assert usage["total_tokens"] == 257  # the last token needs no KV
+        refused = await client.post("/v1/chat/completions", json={**body, "max_tokens": 300})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_tokens")

@@ -256,6 +256,7 @@ VERIFIER_INFOS = st.builds(
     degraded=st.lists(NAMES, max_size=3).map(tuple),
     protocol_version=U32,
     draining=st.booleans(),
+    pool_tokens=U32,
     load=st.builds(
         m.VerifierLoad, running=U32, waiting=U32, max_running=U32, max_waiting=U32, kv_usage=fractions(0, 1)
     ),

@@ -72,6 +72,7 @@ def verifier_info_to_proto(info: VerifierInfo) -> pb.VerifierGetInfoResponse:
         degraded=[reason[:MAX_REASON] for reason in info.degraded[:MAX_REASONS]],
         draining=info.draining,
         load=pb.VerifierLoad(**asdict(info.load)),
+        pool_tokens=info.pool_tokens,
     )
 
 
@@ -93,6 +94,7 @@ def verifier_info_from_proto(message: pb.VerifierGetInfoResponse) -> VerifierInf
             protocol_version=message.protocol_version,
             draining=message.draining,
             load=_load_from_proto(message.load),
+            pool_tokens=message.pool_tokens,
         )
 
 

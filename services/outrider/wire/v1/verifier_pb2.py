@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from outrider.wire.v1 import common_pb2 as outrider_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aoutrider/v1/verifier.proto\x12\x0boutrider.v1\x1a\x18outrider/v1/common.proto\"2\n\x16VerifierGetInfoRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\"\x9d\x02\n\x17VerifierGetInfoResponse\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12%\n\x05model\x18\x02 \x01(\x0b\x32\x16.outrider.v1.ModelInfo\x12\x15\n\reos_token_ids\x18\x03 \x03(\r\x12\x18\n\x10\x62\x61tch_invariance\x18\x04 \x01(\t\x12\x10\n\x08\x64rafters\x18\x05 \x03(\t\x12\x13\n\x0binstance_id\x18\x06 \x01(\t\x12\x1c\n\x14\x64\x65\x66\x61ult_draft_length\x18\x07 \x01(\r\x12\x10\n\x08\x64\x65graded\x18\x08 \x03(\t\x12\x10\n\x08\x64raining\x18\t \x01(\x08\x12\'\n\x04load\x18\n \x01(\x0b\x32\x19.outrider.v1.VerifierLoad\"l\n\x0cVerifierLoad\x12\x0f\n\x07running\x18\x01 \x01(\r\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x13\n\x0bmax_running\x18\x03 \x01(\r\x12\x13\n\x0bmax_waiting\x18\x04 \x01(\r\x12\x10\n\x08kv_usage\x18\x05 \x01(\x02\"\xd5\x02\n\x17VerifierGenerateRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12-\n\x08sampling\x18\x03 \x01(\x0b\x32\x1b.outrider.v1.SamplingParams\x12%\n\x04stop\x18\x04 \x01(\x0b\x32\x17.outrider.v1.StopParams\x12\x33\n\x0bspeculation\x18\x05 \x01(\x0b\x32\x1e.outrider.v1.SpeculationParams\x12,\n\x08logprobs\x18\x06 \x01(\x0b\x32\x1a.outrider.v1.LogprobParams\x12\x12\n\ncache_salt\x18\x07 \x01(\t\x12\x0e\n\x06tenant\x18\x08 \x01(\t\x12\x14\n\x0cpresentation\x18\t \x01(\x0c\x12\x11\n\tgenerated\x18\n \x03(\r\x12\r\n\x05\x65poch\x18\x0b \x01(\x04\"D\n\x18VerifierGenerateResponse\x12(\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x19.outrider.v1.SessionEvent\"l\n\x15VerifierResumeRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x12\n\nfrom_token\x18\x02 \x01(\r\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\r\n\x05known\x18\x04 \x03(\r\x12\x0c\n\x04mark\x18\x05 \x01(\x0c\"B\n\x16VerifierResumeResponse\x12(\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x19.outrider.v1.SessionEvent\"\xdf\x01\n\x0cSessionEvent\x12.\n\x07started\x18\x01 \x01(\x0b\x32\x1b.outrider.v1.SessionStartedH\x00\x12,\n\x06tokens\x18\x02 \x01(\x0b\x32\x1a.outrider.v1.SessionTokensH\x00\x12\x30\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x1c.outrider.v1.SessionFinishedH\x00\x12\x36\n\x0fprompt_logprobs\x18\x04 \x01(\x0b\x32\x1b.outrider.v1.PromptLogprobsH\x00\x42\x07\n\x05\x65vent\"Z\n\x0eSessionStarted\x12\x0c\n\x04seed\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x14\n\x0cpresentation\x18\x03 \x01(\x0c\x12\x15\n\rprompt_tokens\x18\x04 \x01(\r\"w\n\rSessionTokens\x12\x13\n\x0b\x66irst_token\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\r\x12,\n\x08logprobs\x18\x04 \x03(\x0b\x32\x1a.outrider.v1.TokenLogprobs\"\xc1\x01\n\x0fSessionFinished\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.outrider.v1.FinishReason\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.outrider.v1.Usage\x12\x32\n\x0bspeculation\x18\x03 \x01(\x0b\x32\x1d.outrider.v1.SpeculationStats\x12\x1a\n\rstop_token_id\x18\x04 \x01(\rH\x00\x88\x01\x01\x42\x10\n\x0e_stop_token_id\"\x8e\x01\n\x15VerifierCancelRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x18\n\x0bkeep_tokens\x18\x02 \x01(\rH\x00\x88\x01\x01\x12)\n\x06reason\x18\x03 \x01(\x0e\x32\x19.outrider.v1.FinishReason\x12\x0c\n\x04park\x18\x04 \x01(\x08\x42\x0e\n\x0c_keep_tokens\"\'\n\x16VerifierCancelResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x32\xe3\x02\n\x08Verifier\x12T\n\x07GetInfo\x12#.outrider.v1.VerifierGetInfoRequest\x1a$.outrider.v1.VerifierGetInfoResponse\x12Y\n\x08Generate\x12$.outrider.v1.VerifierGenerateRequest\x1a%.outrider.v1.VerifierGenerateResponse0\x01\x12S\n\x06Resume\x12\".outrider.v1.VerifierResumeRequest\x1a#.outrider.v1.VerifierResumeResponse0\x01\x12Q\n\x06\x43\x61ncel\x12\".outrider.v1.VerifierCancelRequest\x1a#.outrider.v1.VerifierCancelResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aoutrider/v1/verifier.proto\x12\x0boutrider.v1\x1a\x18outrider/v1/common.proto\"2\n\x16VerifierGetInfoRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\"\xb2\x02\n\x17VerifierGetInfoResponse\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12%\n\x05model\x18\x02 \x01(\x0b\x32\x16.outrider.v1.ModelInfo\x12\x15\n\reos_token_ids\x18\x03 \x03(\r\x12\x18\n\x10\x62\x61tch_invariance\x18\x04 \x01(\t\x12\x10\n\x08\x64rafters\x18\x05 \x03(\t\x12\x13\n\x0binstance_id\x18\x06 \x01(\t\x12\x1c\n\x14\x64\x65\x66\x61ult_draft_length\x18\x07 \x01(\r\x12\x10\n\x08\x64\x65graded\x18\x08 \x03(\t\x12\x10\n\x08\x64raining\x18\t \x01(\x08\x12\'\n\x04load\x18\n \x01(\x0b\x32\x19.outrider.v1.VerifierLoad\x12\x13\n\x0bpool_tokens\x18\x0b \x01(\r\"l\n\x0cVerifierLoad\x12\x0f\n\x07running\x18\x01 \x01(\r\x12\x0f\n\x07waiting\x18\x02 \x01(\r\x12\x13\n\x0bmax_running\x18\x03 \x01(\r\x12\x13\n\x0bmax_waiting\x18\x04 \x01(\r\x12\x10\n\x08kv_usage\x18\x05 \x01(\x02\"\xd5\x02\n\x17VerifierGenerateRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12-\n\x08sampling\x18\x03 \x01(\x0b\x32\x1b.outrider.v1.SamplingParams\x12%\n\x04stop\x18\x04 \x01(\x0b\x32\x17.outrider.v1.StopParams\x12\x33\n\x0bspeculation\x18\x05 \x01(\x0b\x32\x1e.outrider.v1.SpeculationParams\x12,\n\x08logprobs\x18\x06 \x01(\x0b\x32\x1a.outrider.v1.LogprobParams\x12\x12\n\ncache_salt\x18\x07 \x01(\t\x12\x0e\n\x06tenant\x18\x08 \x01(\t\x12\x14\n\x0cpresentation\x18\t \x01(\x0c\x12\x11\n\tgenerated\x18\n \x03(\r\x12\r\n\x05\x65poch\x18\x0b \x01(\x04\"D\n\x18VerifierGenerateResponse\x12(\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x19.outrider.v1.SessionEvent\"l\n\x15VerifierResumeRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x12\n\nfrom_token\x18\x02 \x01(\r\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\r\n\x05known\x18\x04 \x03(\r\x12\x0c\n\x04mark\x18\x05 \x01(\x0c\"B\n\x16VerifierResumeResponse\x12(\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x19.outrider.v1.SessionEvent\"\xdf\x01\n\x0cSessionEvent\x12.\n\x07started\x18\x01 \x01(\x0b\x32\x1b.outrider.v1.SessionStartedH\x00\x12,\n\x06tokens\x18\x02 \x01(\x0b\x32\x1a.outrider.v1.SessionTokensH\x00\x12\x30\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x1c.outrider.v1.SessionFinishedH\x00\x12\x36\n\x0fprompt_logprobs\x18\x04 \x01(\x0b\x32\x1b.outrider.v1.PromptLogprobsH\x00\x42\x07\n\x05\x65vent\"Z\n\x0eSessionStarted\x12\x0c\n\x04seed\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x14\n\x0cpresentation\x18\x03 \x01(\x0c\x12\x15\n\rprompt_tokens\x18\x04 \x01(\r\"w\n\rSessionTokens\x12\x13\n\x0b\x66irst_token\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\r\x12,\n\x08logprobs\x18\x04 \x03(\x0b\x32\x1a.outrider.v1.TokenLogprobs\"\xc1\x01\n\x0fSessionFinished\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.outrider.v1.FinishReason\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.outrider.v1.Usage\x12\x32\n\x0bspeculation\x18\x03 \x01(\x0b\x32\x1d.outrider.v1.SpeculationStats\x12\x1a\n\rstop_token_id\x18\x04 \x01(\rH\x00\x88\x01\x01\x42\x10\n\x0e_stop_token_id\"\x8e\x01\n\x15VerifierCancelRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x18\n\x0bkeep_tokens\x18\x02 \x01(\rH\x00\x88\x01\x01\x12)\n\x06reason\x18\x03 \x01(\x0e\x32\x19.outrider.v1.FinishReason\x12\x0c\n\x04park\x18\x04 \x01(\x08\x42\x0e\n\x0c_keep_tokens\"\'\n\x16VerifierCancelResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x32\xe3\x02\n\x08Verifier\x12T\n\x07GetInfo\x12#.outrider.v1.VerifierGetInfoRequest\x1a$.outrider.v1.VerifierGetInfoResponse\x12Y\n\x08Generate\x12$.outrider.v1.VerifierGenerateRequest\x1a%.outrider.v1.VerifierGenerateResponse0\x01\x12S\n\x06Resume\x12\".outrider.v1.VerifierResumeRequest\x1a#.outrider.v1.VerifierResumeResponse0\x01\x12Q\n\x06\x43\x61ncel\x12\".outrider.v1.VerifierCancelRequest\x1a#.outrider.v1.VerifierCancelResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,29 +35,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_VERIFIERGETINFOREQUEST']._serialized_start=69
   _globals['_VERIFIERGETINFOREQUEST']._serialized_end=119
   _globals['_VERIFIERGETINFORESPONSE']._serialized_start=122
-  _globals['_VERIFIERGETINFORESPONSE']._serialized_end=407
-  _globals['_VERIFIERLOAD']._serialized_start=409
-  _globals['_VERIFIERLOAD']._serialized_end=517
-  _globals['_VERIFIERGENERATEREQUEST']._serialized_start=520
-  _globals['_VERIFIERGENERATEREQUEST']._serialized_end=861
-  _globals['_VERIFIERGENERATERESPONSE']._serialized_start=863
-  _globals['_VERIFIERGENERATERESPONSE']._serialized_end=931
-  _globals['_VERIFIERRESUMEREQUEST']._serialized_start=933
-  _globals['_VERIFIERRESUMEREQUEST']._serialized_end=1041
-  _globals['_VERIFIERRESUMERESPONSE']._serialized_start=1043
-  _globals['_VERIFIERRESUMERESPONSE']._serialized_end=1109
-  _globals['_SESSIONEVENT']._serialized_start=1112
-  _globals['_SESSIONEVENT']._serialized_end=1335
-  _globals['_SESSIONSTARTED']._serialized_start=1337
-  _globals['_SESSIONSTARTED']._serialized_end=1427
-  _globals['_SESSIONTOKENS']._serialized_start=1429
-  _globals['_SESSIONTOKENS']._serialized_end=1548
-  _globals['_SESSIONFINISHED']._serialized_start=1551
-  _globals['_SESSIONFINISHED']._serialized_end=1744
-  _globals['_VERIFIERCANCELREQUEST']._serialized_start=1747
-  _globals['_VERIFIERCANCELREQUEST']._serialized_end=1889
-  _globals['_VERIFIERCANCELRESPONSE']._serialized_start=1891
-  _globals['_VERIFIERCANCELRESPONSE']._serialized_end=1930
-  _globals['_VERIFIER']._serialized_start=1933
-  _globals['_VERIFIER']._serialized_end=2288
+  _globals['_VERIFIERGETINFORESPONSE']._serialized_end=428
+  _globals['_VERIFIERLOAD']._serialized_start=430
+  _globals['_VERIFIERLOAD']._serialized_end=538
+  _globals['_VERIFIERGENERATEREQUEST']._serialized_start=541
+  _globals['_VERIFIERGENERATEREQUEST']._serialized_end=882
+  _globals['_VERIFIERGENERATERESPONSE']._serialized_start=884
+  _globals['_VERIFIERGENERATERESPONSE']._serialized_end=952
+  _globals['_VERIFIERRESUMEREQUEST']._serialized_start=954
+  _globals['_VERIFIERRESUMEREQUEST']._serialized_end=1062
+  _globals['_VERIFIERRESUMERESPONSE']._serialized_start=1064
+  _globals['_VERIFIERRESUMERESPONSE']._serialized_end=1130
+  _globals['_SESSIONEVENT']._serialized_start=1133
+  _globals['_SESSIONEVENT']._serialized_end=1356
+  _globals['_SESSIONSTARTED']._serialized_start=1358
+  _globals['_SESSIONSTARTED']._serialized_end=1448
+  _globals['_SESSIONTOKENS']._serialized_start=1450
+  _globals['_SESSIONTOKENS']._serialized_end=1569
+  _globals['_SESSIONFINISHED']._serialized_start=1572
+  _globals['_SESSIONFINISHED']._serialized_end=1765
+  _globals['_VERIFIERCANCELREQUEST']._serialized_start=1768
+  _globals['_VERIFIERCANCELREQUEST']._serialized_end=1910
+  _globals['_VERIFIERCANCELRESPONSE']._serialized_start=1912
+  _globals['_VERIFIERCANCELRESPONSE']._serialized_end=1951
+  _globals['_VERIFIER']._serialized_start=1954
+  _globals['_VERIFIER']._serialized_end=2309
 # @@protoc_insertion_point(module_scope)

@@ -14,7 +14,7 @@ class VerifierGetInfoRequest(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ...) -> None: ...
 
 class VerifierGetInfoResponse(_message.Message):
-    __slots__ = ("protocol_version", "model", "eos_token_ids", "batch_invariance", "drafters", "instance_id", "default_draft_length", "degraded", "draining", "load")
+    __slots__ = ("protocol_version", "model", "eos_token_ids", "batch_invariance", "drafters", "instance_id", "default_draft_length", "degraded", "draining", "load", "pool_tokens")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +25,7 @@ class VerifierGetInfoResponse(_message.Message):
     DEGRADED_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
+    POOL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     model: _common_pb2.ModelInfo
     eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -35,7 +36,8 @@ class VerifierGetInfoResponse(_message.Message):
     degraded: _containers.RepeatedScalarFieldContainer[str]
     draining: bool
     load: VerifierLoad
-    def __init__(self, protocol_version: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., batch_invariance: _Optional[str] = ..., drafters: _Optional[_Iterable[str]] = ..., instance_id: _Optional[str] = ..., default_draft_length: _Optional[int] = ..., degraded: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ..., load: _Optional[_Union[VerifierLoad, _Mapping]] = ...) -> None: ...
+    pool_tokens: int
+    def __init__(self, protocol_version: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.ModelInfo, _Mapping]] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., batch_invariance: _Optional[str] = ..., drafters: _Optional[_Iterable[str]] = ..., instance_id: _Optional[str] = ..., default_draft_length: _Optional[int] = ..., degraded: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ..., load: _Optional[_Union[VerifierLoad, _Mapping]] = ..., pool_tokens: _Optional[int] = ...) -> None: ...
 
 class VerifierLoad(_message.Message):
     __slots__ = ("running", "waiting", "max_running", "max_waiting", "kv_usage")
