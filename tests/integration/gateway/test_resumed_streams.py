@@ -317,7 +317,7 @@ async def test_the_older_stream_of_an_answer_ends_when_it_is_resumed(pair, hold_
             assert (await newer.aread()).endswith(b"data: [DONE]\n\n")
         text += "".join([part async for part in parts])
     error = json.loads(events_in(text)[-1][1])["error"]
-    assert (error["type"], error["code"]) == ("conflict_error", "stale_epoch")
+    assert (error["type"], error["code"]) == ("conflict_error", "superseded")
 
 
 async def test_tokens_count_as_delivered_once_over_both_gateways(pair):
