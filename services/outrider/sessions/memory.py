@@ -74,12 +74,15 @@ class MemoryStore:
             raise outcomes.other(record.session_id)
         if held.epoch >= record.epoch:
             raise outcomes.stale(record.session_id, record.epoch, held.epoch)
-        if held.finish_reason is not None:
-            raise outcomes.finished(record.session_id, _finish(held))
         pack_tokens(record.tokens)
         known = min(len(entry.tokens), len(record.tokens))
         if tuple(entry.tokens[:known]) != record.tokens[:known]:
-            raise outcomes.conflict(record.session_id, 0)
+            # An owner before went on otherwise: nobody has seen what it drew.
+            self._tokens -= len(entry.tokens)
+            del entry.tokens[:]
+            known = 0
+        elif held.finish_reason is not None:
+            raise outcomes.finished(record.session_id, _finish(held))
         entry.tokens.extend(record.tokens[known:])
         self._tokens += len(record.tokens) - known
         entry.record = replace(record, tokens=())

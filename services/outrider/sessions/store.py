@@ -30,13 +30,14 @@ class SessionStore(Protocol):
         """Store a session as its client knows it, of which the store may have less, or nothing.
 
         Stores it as new if there is none. One that is there with a lower epoch is taken over: it has
-        `record.epoch` from then on, and the tokens of `record` are added to those that it has (of which
-        either must be the beginning of the other; the longer ones stay).
+        `record.epoch` from then on. If its tokens and those of `record` are the same as far as both go, the
+        longer ones stay; if they differ, those of `record`: an owner that had lost the session drew others
+        (by the rules "token" and "block"), and wrote them into a store that had lost it too.
 
         Raises:
             StaleEpochError: it is there with the same epoch or a higher one, or it is another session
                 (another prompt, other parameters, another tenant).
-            ProtocolError: it is finished, or went on with other tokens.
+            ProtocolError: it is finished.
         """
 
     async def claim(self, session_id: str) -> SessionRecord:

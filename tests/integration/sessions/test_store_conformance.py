@@ -93,12 +93,16 @@ async def test_a_restore_never_takes_another_session(bench: Bench, changes: dict
     assert await bench.store.load("s-1") == RECORD
 
 
-async def test_a_restore_never_rewrites_what_was_committed(bench: Bench) -> None:
-    await bench.store.create(record(tokens=(5, 6)))
-    for tokens in ((5, 7), (4,), (5, 7, 8)):
-        with pytest.raises(ProtocolError, match="went on otherwise"):
-            await bench.store.restore(record(epoch=2, tokens=tokens))
-    assert await bench.store.load("s-1") == record(tokens=(5, 6))
+@pytest.mark.parametrize("tokens", [(5, 7), (4,), (5, 7, 8)])
+@pytest.mark.parametrize("finish", [None, FinishReason.STOP])
+async def test_of_two_owners_that_drew_other_tokens_the_younger_ones_stay(
+    bench: Bench, tokens: tuple[int, ...], finish: FinishReason | None
+) -> None:
+    await bench.store.create(record(tokens=(5, 6), finish_reason=finish))  # by the older one, after a flush
+    await bench.store.restore(record(epoch=2, tokens=tokens))
+    assert await bench.store.load("s-1") == record(epoch=2, tokens=tokens)
+    assert await kinds(bench, commit(2, 8), commit(len(tokens), 9, epoch=2)) == [StaleEpochError, None]
+    assert await bench.store.load("s-1") == record(epoch=2, tokens=(*tokens, 9))
 
 
 async def test_a_finished_session_is_not_restored(bench: Bench) -> None:

@@ -172,3 +172,28 @@ async def test_all_that_a_step_writes_is_one_command_in_one_round_trip(
         assert (await store.load("back-3")).tokens == (1,)
         assert (await store.load("old-3")).tokens == (5,)
         assert (await store.load("old-4")).finish_reason is FinishReason.STOP
+
+
+async def test_the_owner_is_stored_although_an_older_one_that_drew_other_tokens_wrote_first(
+    server: RedisServer,
+) -> None:
+    old = record(epoch=1, tokens=(5, 8, 8))  # drawn afresh by the rules "token" and "block"
+    new = record(epoch=2, tokens=(5, 6))
+    stored: list[tuple[str, int]] = []
+    async with (
+        writing(server.url, snapshot=lambda _: old) as (frozen, store, fenced),
+        writing(server.url, snapshot=lambda _: new, on_stored=lambda *told: stored.append(told)) as (
+            writer,
+            _,
+            _,
+        ),
+    ):
+        frozen.restore(old)  # the store had lost the session
+        assert await frozen.flush(PATIENCE_S)
+        writer.put([commit(1, 6, epoch=2)])
+        assert await writer.flush(PATIENCE_S)
+        assert await store.load("s-1") == new
+        assert stored[-1] == ("s-1", 2) and not writer.degraded
+        frozen.put([commit(3, 8)])
+        await fenced.until(lambda: fenced.fenced == ["s-1"])
+        assert await store.load("s-1") == new

@@ -51,14 +51,13 @@ local function restore(meta_key, tokens_key, epoch, write)
     if ahead < 0 or (ahead == 0 and whole) then
       return {'stale', meta[1]}
     end
-    if whole and meta[5] ~= '' then
+    held = whole and redis.call('GET', tokens_key) or ''
+    local known = math.min(#held, #tokens)
+    if string.sub(held, 1, known) ~= string.sub(tokens, 1, known) then
+      held = '' -- an owner before went on otherwise: nobody has seen what it drew
+    elseif whole and meta[5] ~= '' then
       return {'finished', meta[5]}
     end
-    held = whole and redis.call('GET', tokens_key) or ''
-  end
-  local known = math.min(#held, #tokens)
-  if string.sub(held, 1, known) ~= string.sub(tokens, 1, known) then
-    return {'conflict'}
   end
   return put(meta_key, tokens_key, epoch, write, #held > #tokens and held or tokens)
 end
