@@ -28,8 +28,8 @@ demo: $(STAMP) ## Run the main job: three prompts on a real model, with and with
 serve: $(STAMP) ## Serve the demo model on http://127.0.0.1:8000 and gRPC 127.0.0.1:9000
 	$(BIN)/outrider serve
 
-test: lint ## Lint, then run all tests
-	$(BIN)/pytest
+test: lint ## Lint, then run all tests, two halves side by side
+	$(BIN)/python scripts/run_tests.py -q
 
 fuzz: $(STAMP) ## Random requests for about an hour (FACTOR=30 times as many as `make test` takes)
 	OUTRIDER_FUZZ=$(or $(FACTOR),30) $(BIN)/pytest tests/e2e/any_parameters tests/e2e/test_openapi_page.py tests/integration/gateway/test_bodies_fuzzed.py
