@@ -94,9 +94,19 @@ async def test_an_old_epoch_or_another_session_is_refused(tiny: Path, prompts: l
             await verifier.generate(restoring(replace(wanted, prompt=(9,)), "s", [5], 3))
         with pytest.raises(StaleEpochError):
             await verifier.generate(restoring(replace(wanted, tenant="b"), "s", [5], 3))
-        with pytest.raises(ProtocolError):
-            await verifier.generate(restoring(wanted, "s", [6], 3))
-        assert (await verifier.store.load("s")).epoch == 2
+        held = await verifier.store.load("s")
+        assert (held.epoch, held.tokens) == (2, (5,))
+
+
+async def test_what_a_client_has_stands_above_what_an_older_owner_wrote(
+    tiny: Path, prompts: list[list[int]]
+) -> None:
+    async with running(tiny) as verifier:
+        wanted = request(prompts[4], sampling=sampled(5), max_tokens=COUNT)
+        await stored(verifier, replace(wanted, session_id="s"), [5, 8])
+        await verifier.generate(restoring(wanted, "s", [6], 2))
+        held = await verifier.store.load("s")
+        assert (held.epoch, held.tokens[0], len(held.tokens)) == (2, 6, COUNT)
 
 
 @pytest.mark.parametrize("tokens", [[512], list(range(3, 3 + COUNT + 1))], ids=["vocabulary", "length"])
