@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from outrider.core import truncation
@@ -39,8 +39,10 @@ def near_an_edge(logits: list[float], params: SamplingParams) -> bool:
     ranked = sorted(reference_sampling.probs(logits, open_params), reverse=True)
     mass = 0.0
     for prob in ranked:
-        if abs(mass - params.top_p) < 1e-9 or abs(prob - params.min_p * ranked[0]) < 1e-12 * ranked[0]:
-            return params.top_p < 1.0 or 0.0 < params.min_p < 1.0
+        if params.top_p < 1.0 and abs(mass - params.top_p) < 1e-9:
+            return True
+        if 0.0 < params.min_p < 1.0 and abs(prob - params.min_p * ranked[0]) < 1e-12 * ranked[0]:
+            return True
         mass += prob
     return params.typical_p < 1.0 and near_a_typical_edge(logits, params)
 
@@ -58,6 +60,7 @@ def near_a_typical_edge(logits: list[float], params: SamplingParams) -> bool:
     return False
 
 
+@example([0.0, 6.0, 6.0], SamplingParams(temperature=0.2, typical_p=0.5))
 @settings(max_examples=300, deadline=None)
 @given(rows, parameters)
 def test_equals_a_naive_implementation(logits: list[float], params: SamplingParams) -> None:
