@@ -30,7 +30,8 @@ def pytest(name: str, arguments: list[str]) -> list[str]:
 def main(arguments: list[str]) -> int:
     """Run both; what the first half said comes after the second one has ended."""
     if (os.cpu_count() or 1) < 2:
-        return int(any([subprocess.run(pytest(name, arguments), check=False).returncode for name in HALVES]))
+        codes = [subprocess.run(pytest(name, arguments), check=False).returncode for name in HALVES]
+        return int(any(codes))
     with tempfile.TemporaryFile("w+") as said:
         stacks = subprocess.Popen(pytest("stacks", arguments), stdout=said, stderr=subprocess.STDOUT)
         try:
