@@ -13,10 +13,8 @@ All times are the server's, so the clocks of machines do not matter.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 from urllib.parse import quote
 
@@ -25,7 +23,7 @@ from redis import exceptions
 from outrider.core.errors import ProtocolError, UnavailableError
 from outrider.discovery.entries import field_of, pack, unpack
 from outrider.discovery.registry import Instance
-from outrider.redis_link import address_of, connect
+from outrider.redis_link import Script, address_of, connect
 
 _log = logging.getLogger(__name__)
 
@@ -35,14 +33,6 @@ _CONNECTIONS = 2
 def key_of(namespace: str) -> str:
     """The key of a namespace's registry; its name alone decides the Cluster slot."""
     return f"outrider:{{registry:{quote(namespace, safe='')}}}:instances"
-
-
-class _Script:
-    """One Lua script of this package."""
-
-    def __init__(self, name: str) -> None:
-        self.text = files("outrider.discovery").joinpath("lua", f"{name}.lua").read_text("utf-8")
-        self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +59,9 @@ class Ledger:
         self._timeout_s = timeout_s
         self._key = key_of(namespace)
         self._redis: Any = connect(url, timeout_s=timeout_s, max_connections=_CONNECTIONS, setting=setting)
-        self._enter, self._withdraw, self._list = _Script("enter"), _Script("withdraw"), _Script("list")
+        self._enter, self._withdraw, self._list = (
+            Script("outrider.discovery", name) for name in ("enter", "withdraw", "list")
+        )
         self._unreadable: set[bytes] = set()
 
     async def enter(self, instance: Instance, number: str, *, lease_s: float) -> str:
@@ -118,13 +110,10 @@ class Ledger:
                 _log.warning("registry %s holds %s", self.address, error)
             return None
 
-    async def _run(self, script: _Script, *arguments: str | int) -> list[Any]:
+    async def _run(self, script: Script, *arguments: str | int) -> list[Any]:
         try:
             async with asyncio.timeout(self._timeout_s):
-                try:
-                    reply = await self._redis.evalsha(script.sha, 1, self._key, *arguments)
-                except exceptions.NoScriptError:  # it was restarted, or its scripts were flushed
-                    reply = await self._redis.eval(script.text, 1, self._key, *arguments)
+                reply = await script.call(self._redis, (self._key,), arguments)
         except (TimeoutError, exceptions.TimeoutError) as error:
             text = f"registry {self.address} did not answer within {self._timeout_s:g} s"
             raise UnavailableError(text) from error

@@ -21,12 +21,12 @@ from redis import exceptions
 
 from outrider.core.errors import InternalError, OutriderError, ProtocolError, StoreUnavailableError
 from outrider.core.sessions import Commit, FinishReason, SessionRecord
-from outrider.redis_link import address_of, connect
+from outrider.redis_link import Argument, Script, address_of, connect
 from outrider.redis_link.faults import outage
 from outrider.sessions import outcomes
 from outrider.sessions.codec import TOKEN_BYTES, pack_finish, pack_params, pack_tokens, unpack_record
 from outrider.sessions.gathering import Gatherer
-from outrider.sessions.scripts import Argument, Script, Write, keys_of, runner
+from outrider.sessions.scripts import Write, keys_of, runner
 
 MAX_READS = 16
 """Reads and claims that are under way at once; more wait."""
@@ -50,7 +50,7 @@ class RedisStore:
         self._timeout_s = timeout_s
         self._redis: Any = connect(url, timeout_s=timeout_s)
         self._runner = runner(self._redis)
-        self._read, self._write = Script("read"), Script("write")
+        self._read, self._write = Script("outrider.sessions", "read"), Script("outrider.sessions", "write")
         self._reads = asyncio.Semaphore(MAX_READS)
         self._writes: Gatherer[Write, Any] = Gatherer(
             self._send, max_items=MAX_WRITES, max_weight=MAX_WRITE_BYTES, weigh=lambda write: write.weight

@@ -7,28 +7,16 @@ the writes of a session are one call, and the calls for one node travel together
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any, Protocol
 
 from redis import exceptions
 from redis.asyncio import Redis, RedisCluster
 
-from outrider.redis_link import Client
+from outrider.redis_link import Argument, Client, Script
 
 PREFIX = "outrider"
-
-Argument = str | bytes | int
-
-
-class Script:
-    """One Lua script of this package."""
-
-    def __init__(self, name: str) -> None:
-        self.text = files("outrider.sessions").joinpath("lua", f"{name}.lua").read_text("utf-8")
-        self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +58,12 @@ class _Single:
         self._apart = False  # a proxy in front of several servers refuses keys of different slots
 
     async def run(self, script: Script, session_id: str, *arguments: Argument) -> Any:
-        return await _call(self._client, script, keys_of(session_id), arguments)
+        return await script.call(self._client, keys_of(session_id), arguments)
 
     async def run_writes(self, script: Script, writes: Sequence[Write], *arguments: Argument) -> list[Any]:
         if not self._apart:
             try:
-                return list(await _call(self._client, script, *_flat(writes, arguments)))
+                return list(await script.call(self._client, *_flat(writes, arguments)))
             except exceptions.ClusterCrossSlotError:
                 self._apart = True
         return await _by_session(self._client, script, writes, arguments)
@@ -87,7 +75,7 @@ class _Spread:
         self._map_is_old = False
 
     async def run(self, script: Script, session_id: str, *arguments: Argument) -> Any:
-        return await _call(self._client, script, keys_of(session_id), arguments)
+        return await script.call(self._client, keys_of(session_id), arguments)
 
     async def run_writes(self, script: Script, writes: Sequence[Write], *arguments: Argument) -> list[Any]:
         if self._map_is_old:  # a pipeline by itself would ask a node that is dead for ever
@@ -105,13 +93,6 @@ _LOST = (
     exceptions.ClusterDownError,
     exceptions.ReadOnlyError,
 )
-
-
-async def _call(client: Any, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
-    try:
-        return await client.evalsha(script.sha, len(keys), *keys, *arguments)
-    except exceptions.NoScriptError:  # the server was restarted or flushed
-        return await client.eval(script.text, len(keys), *keys, *arguments)
 
 
 async def _by_session(
