@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,18 @@ def _model(name: str) -> Path:
     from outrider.catalogue import fetch
 
     return fetch(name)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """A command run inside a test sets up logging for its whole process: take that back after the test."""
+    root, ours = logging.getLogger(), logging.getLogger("outrider")
+    handlers, levels = set(root.handlers), (root.level, ours.level)
+    yield
+    for handler in set(root.handlers) - handlers:
+        root.removeHandler(handler)
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
 
 
 @pytest.fixture(scope="session")

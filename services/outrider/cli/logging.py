@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import sys
 import time
@@ -18,6 +19,7 @@ class _Formatter(logging.Formatter):
         self._tracebacks = tracebacks
 
     def format(self, record: logging.LogRecord) -> str:
+        record = copy.copy(record)  # other handlers get it too
         record.name = record.name.removeprefix("outrider.")
         if record.exc_info and not self._tracebacks and record.levelno < logging.ERROR:
             record.exc_info = None

@@ -73,6 +73,12 @@ class VerifierConfig(EngineConfig):
         description="used if the request does not say: a drafter, several joined by +, or fused (empty too)",
     )
     tree_nodes: int = Field(16, ge=1, description="most draft tokens of a tree merged of several proposals")
+    tensor_parallel: int = Field(
+        1, ge=1, le=64, description="ranks that share the model: each has its part of every layer's heads"
+    )
+    rank_timeout_s: float = Field(
+        30.0, gt=0, description="a rank that the others wait for so long in a step counts as dead"
+    )
     min_acceptance: float = Field(
         0.05,
         ge=0,
@@ -135,6 +141,9 @@ class GatewayConfig(_Section):
     host: str = "127.0.0.1"
     http_port: Port = 8000
     grpc_port: Port = 9000
+    metrics_port: Port | None = Field(
+        None, description="serve /metrics here too, where several gateways share an address; empty: do not"
+    )
     verifiers: tuple[str, ...] = Field(
         (), description="addresses, with registry.kind static; empty: the verifier of this file"
     )
@@ -171,9 +180,10 @@ class GatewayConfig(_Section):
 class RegistryConfig(_Section):
     """Who is alive, and where."""
 
-    kind: Literal["static", "redis"] = Field(
+    kind: Literal["static", "redis", "ray"] = Field(
         "static",
-        description="static: the addresses in this file; redis: verifiers and drafters enter themselves",
+        description="static: the addresses in this file; redis, ray: services enter themselves, in Redis or "
+        "in the Ray Serve application that they are part of",
     )
     url: str = Field("", description="Redis, as in store.url; empty: the store's")
     namespace: str = Field(

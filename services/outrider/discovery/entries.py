@@ -25,6 +25,7 @@ def pack(instance: Instance) -> str:
         "address": instance.address,
         "instance_id": instance.instance_id,
         "draining": instance.draining,
+        "metrics": instance.metrics,
     }
     if (load := instance.load) is not None:
         body["load"] = {
@@ -53,6 +54,7 @@ def unpack(data: bytes) -> Instance:
             _text(body["instance_id"]),
             draining=body["draining"] is True,
             load=None if body.get("load") is None else _load(body["load"]),
+            metrics=check_address(_text(page)) if (page := body.get("metrics")) else "",
         )
     except (ArithmeticError, LookupError, ValueError, TypeError, RecursionError, ConfigError) as error:
         raise ProtocolError(f"an entry that cannot be read: {error!r}") from error

@@ -6,6 +6,7 @@ from outrider.config.schema import OutriderConfig
 from outrider.discovery.announcing import LeaseAnnouncer, NullAnnouncer
 from outrider.discovery.lease import LeaseRegistry
 from outrider.discovery.ledger import Ledger
+from outrider.discovery.redis_ledger import RedisLedger
 from outrider.discovery.registry import Announcer, Instance, Registry, Role, StaticRegistry
 
 
@@ -49,7 +50,12 @@ def _listed(config: OutriderConfig, role: Role) -> list[Instance]:
 def _ledger(config: OutriderConfig) -> Ledger:
     # An answer that is later than that would let the lease run out before the next attempt.
     timeout_s = min(config.store.timeout_s, config.registry.lease_s / 3)
+    if config.registry.kind == "ray":
+        from outrider.discovery.ray_ledger import RayLedger  # Ray takes a second to import
+
+        return RayLedger(timeout_s=timeout_s)
     namespace = config.registry.namespace or config.name
-    if config.registry.url:
-        return Ledger(config.registry.url, namespace=namespace, timeout_s=timeout_s, setting="registry.url")
-    return Ledger(config.store.url, namespace=namespace, timeout_s=timeout_s, setting="store.url")
+    url, setting = config.registry.url, "registry.url"
+    if not url:
+        url, setting = config.store.url, "store.url"
+    return RedisLedger(url, namespace=namespace, timeout_s=timeout_s, setting=setting)

@@ -39,6 +39,7 @@ class Instance:
     instance_id: str = ""  # empty: not known before the first call
     draining: bool = False  # about to stop: nothing new for it
     load: Load | None = None  # None: not told
+    metrics: str = ""  # host:port of its /metrics page; empty: it has none
 
 
 class Registry(Protocol):

@@ -7,7 +7,7 @@ from redis.crc import key_slot
 from outrider.config import OutriderConfig
 from outrider.config.schema import RegistryConfig, StoreConfig
 from outrider.discovery import Instance, LeaseAnnouncer, LeaseRegistry, Role, open_announcer, open_registry
-from outrider.discovery.ledger import key_of
+from outrider.discovery.redis_ledger import key_of
 from tests.integration.discovery.conftest import until
 from tests.integration.sessions.groups import ask, cluster, watched
 

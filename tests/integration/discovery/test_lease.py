@@ -23,7 +23,7 @@ from outrider.discovery import (
     open_announcer,
     open_registry,
 )
-from outrider.discovery.ledger import key_of
+from outrider.discovery.redis_ledger import key_of
 from tests.integration.discovery.conftest import die, until
 from tests.servers import RedisServer
 

@@ -23,3 +23,10 @@ def test_what_a_peer_says_forges_no_line_and_moves_no_cursor() -> None:
 def test_texts_of_all_languages_and_tracebacks_stay_as_they_are() -> None:
     assert line("größer 模型").endswith("größer 模型")
     assert line("it failed", error=ValueError("x")).splitlines()[-1] == "ValueError: x"
+
+
+def test_other_handlers_get_the_record_as_it_was() -> None:
+    record = logging.LogRecord("outrider.x", logging.WARNING, "", 0, "m", (), None)
+    record.exc_info = (ValueError, ValueError("x"), None)
+    assert "outrider" not in _Formatter(tracebacks=False).format(record)
+    assert record.name == "outrider.x" and record.exc_info

@@ -1,0 +1,79 @@
+"""The registry of a Ray Serve application: its deployment `registry`, reached through Serve's own handle.
+
+What stands there is as volatile as its one replica: whoever is alive enters himself again within a heartbeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+
+from outrider.core.errors import ProtocolError, UnavailableError
+from outrider.discovery.entries import field_of, pack, unpack
+from outrider.discovery.ledger import Page
+from outrider.discovery.registry import Instance
+
+DEPLOYMENT = "registry"
+"""Its name in the application."""
+
+_log = logging.getLogger(__name__)
+
+
+class RayLedger:
+    """Implements Ledger. Only inside replicas of the application."""
+
+    def __init__(self, *, timeout_s: float) -> None:
+        """`timeout_s`: longest wait for an answer."""
+        self._app = serve.get_replica_context().app_name
+        self._timeout_s = timeout_s
+        self._handle: Any = None
+
+    @property
+    def address(self) -> str:
+        """See Ledger."""
+        return f"ray serve {self._app}/{DEPLOYMENT}"
+
+    async def enter(self, instance: Instance, number: str, *, lease_s: float) -> str:
+        """See Ledger."""
+        status, value = await self._ask(
+            "enter", field_of(instance), lease_s, instance.instance_id, number, pack(instance)
+        )
+        if status == "taken":
+            raise UnavailableError(f"another instance ({value}) has entered itself at {instance.address}")
+        return str(value)
+
+    async def withdraw(self, instance: Instance) -> None:
+        """See Ledger."""
+        await self._ask("withdraw", field_of(instance), instance.instance_id)
+
+    async def read(self) -> Page:
+        """See Ledger."""
+        since, bodies = await self._ask("read")
+        found = []
+        for body in bodies:
+            try:
+                found.append(unpack(body.encode()))
+            except ProtocolError as error:
+                _log.warning("registry %s holds %s", self.address, error)
+        found.sort(key=field_of)
+        return Page(str(since), stalled=False, instances=tuple(found))
+
+    async def close(self) -> None:
+        """See Ledger: the handle is Serve's."""
+
+    async def _ask(self, method: str, *arguments: object) -> Any:
+        try:
+            if self._handle is None:
+                self._handle = serve.get_deployment_handle(DEPLOYMENT, self._app)
+            async with asyncio.timeout(self._timeout_s):
+                return await getattr(self._handle, method).remote(*arguments)
+        except TimeoutError as error:
+            text = f"registry {self.address} did not answer within {self._timeout_s:g} s"
+            raise UnavailableError(text) from error
+        except (RayError, RayServeException, OSError) as error:
+            raise UnavailableError(f"registry {self.address} is away: {error}") from error

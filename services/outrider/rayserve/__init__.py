@@ -1,0 +1,1 @@
+"""Outrider under Ray Serve: deployments, the application's builder, autoscaling."""

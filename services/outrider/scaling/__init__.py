@@ -1,0 +1,4 @@
+"""How many verifiers and drafters there should be. Pure: it knows neither Ray nor Kubernetes.
+
+- `signals`   what the services tell
+"""
