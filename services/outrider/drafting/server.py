@@ -41,10 +41,16 @@ async def serve(
     *,
     ready: Callable[[dict[str, str]], None],
     stop: asyncio.Event,
+    registry: CollectorRegistry | None = None,
 ) -> None:
     """Serve the drafter that `config.drafters` calls `name`, until `stop` is set.
 
-    Calls `ready({"grpc": "host:port"})` once it takes calls (with "metrics" if these are served).
+    Args:
+        config: of the whole deployment.
+        name: a key of `config.drafters`.
+        ready: called with {"grpc": "host:port"} once it takes calls (with "metrics" if these are served).
+        stop: ends it.
+        registry: for its metrics; None: one of its own.
 
     Raises:
         ConfigError: no such drafter, no such model, an address that cannot be bound, or files that
@@ -66,7 +72,7 @@ async def serve(
         )
         traces = tracing.setup(config.telemetry, "drafter", instance_id=instance_id)
         stack.push_async_callback(asyncio.to_thread, traces.shutdown)
-        registry = CollectorRegistry()
+        registry = registry or CollectorRegistry()
         observer = DraftObserver(name, DrafterMetrics(registry, info.model.model_name), traces)
         service = DrafterService(info, put=worker.put, observe=observer)
         work = await stack.enter_async_context(
@@ -86,6 +92,7 @@ async def serve(
             advertised(config, own.advertise, address, f"drafters.{name}.advertise"),
             name,
             instance_id,
+            metrics=addresses.get("metrics", ""),
         )
         await stack.enter_async_context(
             announced(announcer, instance, lambda: _load(service), interval_s=config.registry.heartbeat_s)

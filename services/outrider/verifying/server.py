@@ -16,6 +16,7 @@ from outrider.config.schema import OutriderConfig, VerifierConfig
 from outrider.core.errors import InternalError
 from outrider.discovery import Announcer, Instance, Load, Role, advertised, announced, open_announcer
 from outrider.engine.engine import Engine
+from outrider.engine.parallel.ranks import RankLauncher
 from outrider.sessions import open_store
 from outrider.telemetry import tracing
 from outrider.telemetry.metrics import VerifierMetrics, serve_metrics
@@ -37,10 +38,17 @@ async def serve(
     *,
     ready: Callable[[dict[str, str]], None],
     stop: asyncio.Event,
+    launcher: RankLauncher | None = None,
+    registry: CollectorRegistry | None = None,
 ) -> None:
     """Serve the target model until `stop` is set; then hand over what runs.
 
-    Calls `ready({"grpc": "host:port"})` once it takes calls (with "metrics" if these are served).
+    Args:
+        config: of the whole deployment.
+        ready: called with {"grpc": "host:port"} once it takes calls (with "metrics" if these are served).
+        stop: ends it.
+        launcher: starts the other ranks of a tensor-parallel model; None: as processes on this machine.
+        registry: for its metrics; None: one of its own.
 
     Raises:
         ConfigError: no such model, an address that cannot be bound, or files that `security` names are wrong.
@@ -60,7 +68,7 @@ async def serve(
         engine = await thread.call(lambda: Engine.load(folder, own, name=config.name))
         traces = tracing.setup(config.telemetry, "verifier", instance_id=instance_id)
         stack.push_async_callback(asyncio.to_thread, traces.shutdown)
-        registry = CollectorRegistry()
+        registry = registry or CollectorRegistry()
         metrics = VerifierMetrics(registry, config.name)
         replica = Replica(
             config,
@@ -86,7 +94,9 @@ async def serve(
             addresses["metrics"] = page.address
         _log.info("verifier serves %s on %s", config.name, address)
         shown = advertised(config, own.advertise, address, "verifier.advertise")
-        instance = Instance(Role.VERIFIER, shown, instance_id=instance_id)
+        instance = Instance(
+            Role.VERIFIER, shown, instance_id=instance_id, metrics=addresses.get("metrics", "")
+        )
         await stack.enter_async_context(
             announced(announcer, instance, lambda: _load(replica), interval_s=config.registry.heartbeat_s)
         )
