@@ -76,6 +76,16 @@ class VerifierPool:
             reasons += [f"verifier {link.address}: {trouble}" for trouble in troubles]
         return tuple(reasons)
 
+    @property
+    def states(self) -> list[str]:
+        """How each is found: one of names.VERIFIER_STATES."""
+        return [_state(link) for link in list(self._links.values())]
+
+    @property
+    def registry_degraded(self) -> bool:
+        """Whether the registry cannot be read, so that the last list is in force."""
+        return bool(self._registry.troubles)
+
     async def availability(self) -> AsyncIterator[bool]:
         """Whether a verifier takes sessions: now, and again whenever that may have changed."""
         while True:
@@ -177,3 +187,11 @@ class VerifierPool:
         del self._links[link.address], self._probes[link.address]
         self.moved.notify()
         await link.close()
+
+
+def _state(link: VerifierLink) -> str:
+    if link.refusal is not None:
+        return "refused"
+    if link.info is None:
+        return "away"
+    return "draining" if link.draining else "ready"

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
@@ -38,6 +41,22 @@ class _Metrics:
         return metric if spec.labels else metric.labels(self._model)
 
 
+class WatchedVerifiers(Protocol):
+    """What a gateway can tell of its verifiers at any time, from any thread."""
+
+    @property
+    def states(self) -> Sequence[str]:
+        """One of names.VERIFIER_STATES for each that is known."""
+
+    @property
+    def registry_degraded(self) -> bool:
+        """Whether the list of them may be old."""
+
+
+def _count(verifiers: WatchedVerifiers, state: str) -> float:
+    return verifiers.states.count(state)
+
+
 class GatewayMetrics(_Metrics):
     """What clients see."""
 
@@ -51,9 +70,18 @@ class GatewayMetrics(_Metrics):
         self._success = self._counter(names.REQUEST_SUCCESS)
         self._requests = self._counter(names.REQUESTS)
         self._open_streams = self._gauge(names.OPEN_STREAMS)
+        self._verifiers = self._gauge(names.VERIFIERS)
+        self._registry_degraded = self._gauge(names.REGISTRY_DEGRADED)
         self._failovers = self._counter(names.FAILOVERS)
         self._failover_attempts = self._counter(names.FAILOVER_ATTEMPTS)
         self._failover_pause = self._histogram(names.FAILOVER_PAUSE)
+
+    def watch(self, verifiers: WatchedVerifiers) -> None:
+        """Ask `verifiers` whenever the page is read."""
+        for state in names.VERIFIER_STATES:
+            gauge = self._verifiers.labels(self._model, state)
+            gauge.set_function(partial(_count, verifiers, state))
+        self._registry_degraded.set_function(lambda: verifiers.registry_degraded)
 
     def stream_opened(self, prompt_tokens: int) -> None:
         """A generation was admitted."""

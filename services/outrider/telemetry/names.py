@@ -99,6 +99,8 @@ LABEL_LINK = "link"
 LABEL_OUTCOME = "outcome"
 LABEL_ROUTE = "route"
 
+VERIFIER_STATES = ("ready", "draining", "away", "refused")
+"""How a gateway finds a verifier that it knows of."""
 LINK_STATES = ("down", "connecting", "ready", "resting", "draining", "refused")
 """States of a verifier's link to a replica of a drafter; exactly one is 1 at a time."""
 ROUND_PARTS = ("draft_wait", "draft", "draft_forward", "forward", "editing", "sampling", "commit", "other")
@@ -159,6 +161,15 @@ REQUESTS = Metric(
     "outrider_requests_total", "counter", "Requests by what came of them", (LABEL_ROUTE, LABEL_OUTCOME)
 )
 OPEN_STREAMS = Metric("outrider_open_streams", "gauge", "Generations under way at this gateway")
+VERIFIERS = Metric(
+    "outrider_verifiers",
+    "gauge",
+    "Verifiers that this gateway knows of, by how it finds them",
+    (LABEL_STATE,),
+)
+REGISTRY_DEGRADED = Metric(
+    "outrider_registry_degraded", "gauge", "1 while the registry cannot be read: the last list stays in force"
+)
 FAILOVERS = Metric(
     "outrider_failovers_total",
     "counter",

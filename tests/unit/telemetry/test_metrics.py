@@ -120,6 +120,25 @@ def test_gateway_counts(registry: CollectorRegistry) -> None:
     assert value(registry, names.REQUESTS, route="/v1/completions", outcome="ok") == 1
 
 
+class _Verifiers:
+    states = ("ready", "away")
+    registry_degraded = False
+
+
+def test_verifiers_are_asked_for_each_time(registry: CollectorRegistry) -> None:
+    metrics, verifiers = GatewayMetrics(registry, "m"), _Verifiers()
+    metrics.watch(verifiers)
+
+    def counted() -> list[float | None]:
+        return [value(registry, names.VERIFIERS, state=state) for state in names.VERIFIER_STATES]
+
+    assert counted() == [1, 0, 1, 0]
+    assert value(registry, names.REGISTRY_DEGRADED) == 0
+    verifiers.states, verifiers.registry_degraded = ("ready", "draining", "refused", "ready"), True
+    assert counted() == [2, 1, 0, 1]
+    assert value(registry, names.REGISTRY_DEGRADED) == 1
+
+
 def test_drafter_counts(registry: CollectorRegistry) -> None:
     metrics = DrafterMetrics(registry, "m")
     metrics.proposal(tokens=4, seconds=0.01, run_ahead_hit=True)
