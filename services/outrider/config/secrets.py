@@ -8,7 +8,7 @@ from outrider.config.schema import OutriderConfig
 
 MASK = "***"
 _LOGIN = re.compile(r"(://[^:@/?\s]*):.*@")
-_OPTION = re.compile(r"([?&][^=&\s]*password[^=&\s]*=)[^&\s'\"]*", re.IGNORECASE)
+_OPTION = re.compile(r"([?&][^=&\s]*password(?!_file=)[^=&\s]*=)[^&\s'\"]*", re.IGNORECASE)
 
 
 def hidden(text: str) -> str:

@@ -1,6 +1,7 @@
 """Clients of Redis, for whoever needs one: the session store and the registry.
 
 - `connect` makes a client from a URL
+- `login`   passwords from files
 - `script`  Lua scripts and their calls
 """
 

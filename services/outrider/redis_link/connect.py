@@ -7,6 +7,9 @@
 
 `rediss` in place of `redis` is TLS on every connection; certificates are named by `?ssl_ca_certs=FILE`,
 `ssl_certfile=`, `ssl_keyfile=`. Anything but letters and digits in a password is percent-encoded.
+
+With `?password_file=FILE` the password is that file's content, read again when it changes: so a URL, and
+what holds it, need be no secret.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from outrider.core.errors import ConfigError
+from outrider.redis_link.login import FileLogin
 
 Client = Redis | RedisCluster
 
@@ -43,7 +47,7 @@ _FORMS = (
 _SCHEMES = ("redis", "unix", "redis+sentinel", "redis+cluster", "rediss", "rediss+sentinel", "rediss+cluster")
 _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _TLS_OPTIONS = {*_FILES, "ssl_cert_reqs", "ssl_check_hostname", "ssl_ciphers"}
-_OPTIONS = {"client_name", "db", "health_check_interval", "socket_keepalive"}
+_OPTIONS = {"client_name", "db", "health_check_interval", "password_file", "socket_keepalive"}
 _SENTINEL_OPTIONS = {"sentinel_username", "sentinel_password"}
 
 
@@ -57,7 +61,7 @@ class Place:
     path: str  # of the unix socket
     service: str  # Sentinel's name of the server
     db: int
-    options: dict[str, Any] = field(repr=False)  # login included; redis-py's names
+    options: dict[str, Any] = field(repr=False)  # login included; redis-py's names, and password_file
 
     @property
     def address(self) -> str:
@@ -90,7 +94,7 @@ def connect(
     """
     place = read(url, setting=setting)
     common: dict[str, Any] = {
-        **place.options,
+        **_with_login(place.options, setting),
         "protocol": 2,
         "socket_timeout": timeout_s,
         "socket_connect_timeout": timeout_s,
@@ -170,6 +174,15 @@ def _login(text: str) -> dict[str, str]:
     return {name: value for name, value in login.items() if value}
 
 
+def _with_login(options: dict[str, Any], setting: str) -> dict[str, Any]:
+    """`options` with the file of a password as redis-py takes it. Raises ConfigError: it cannot be read."""
+    if "password_file" not in options:
+        return options
+    rest = {name: value for name, value in options.items() if name not in ("password_file", "username")}
+    login = FileLogin(options.get("username"), Path(options["password_file"]), setting)
+    return rest | {"credential_provider": login}
+
+
 def _check(place: Place, setting: str) -> None:
     """Whatever else could only be found out at the first call."""
 
@@ -181,6 +194,8 @@ def _check(place: Place, setting: str) -> None:
     known |= _SENTINEL_OPTIONS if place.kind == "sentinel" else set()
     for name in sorted(set(place.options) - known):
         wrong(f"option {name!r} needs rediss" if name in _TLS_OPTIONS else f"unknown option {name!r}")
+    if "password_file" in place.options and "password" in place.options:
+        wrong("a password and a password_file exclude each other")
     if place.kind == "redis" and len(place.hosts) > 1:
         wrong("several hosts need redis+sentinel or redis+cluster")
     if place.kind == "cluster" and place.db:

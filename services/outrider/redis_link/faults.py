@@ -15,13 +15,13 @@ _REFUSALS = {
     "MASTERDOWN": "is a replica that has lost its master",
     "MISCONF": "cannot save to its disk and takes no writes: see its log",
     "MOVED": "is a Cluster: its URL must begin with redis+cluster://",
-    "NOAUTH": "wants a user and a password: put them into the URL",
+    "NOAUTH": "wants a user and a password: put them into the URL, or the password into its password_file",
     "NOPERM": "does not permit this user all it must: +@read +@write +@scripting +@connection ~outrider:*",
     "NOREPLICAS": "has too few replicas in good order: see min-replicas-to-write",
     "OOM": "is full: raise its maxmemory, or keep what is in it for less time",
     "READONLY": "is a read-only replica: the URL must name the master, or its sentinels",
     "TRYAGAIN": "moves slots at present",
-    "WRONGPASS": "refuses the user or the password in the URL",
+    "WRONGPASS": "refuses the user or the password in the URL, or in its password_file",
 }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from redis.asyncio import Redis
 
 from outrider.core.errors import StoreUnavailableError
 from outrider.sessions.redis import RedisStore
@@ -131,6 +132,28 @@ async def test_a_login_that_is_refused_is_told_without_the_password() -> None:
                 await store.create(RECORD)
             assert "hunter" not in str(caught.value)
             await store.close()
+
+
+async def test_a_password_file_that_changes_is_used_by_new_connections(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("hunter2\n")
+    with redis_server(password="hunter2") as server:
+        url = f"redis://127.0.0.1:{server.port}/0?password_file={file}"
+        store = RedisStore(url, timeout_s=10.0)
+        await store.create(RECORD)
+        admin = Redis.from_url(server.url, protocol=2)
+        await admin.config_set("requirepass", "hunter3")
+        await admin.client_kill_filter(skipme=True)
+        await admin.aclose()
+        file.write_text("hunter3\n")
+        assert await store.load("s-1") == RECORD
+        file.write_text("hunter4\n")
+        wrong = RedisStore(url, timeout_s=10.0)
+        with pytest.raises(StoreUnavailableError, match="refuses the user or the password") as caught:
+            await wrong.ping()
+        assert "hunter" not in str(caught.value)
+        await wrong.close()
+        await store.close()
 
 
 async def test_a_unix_socket(tmp_path: Path) -> None:

@@ -69,6 +69,9 @@ def test_logins_are_percent_decoded() -> None:
         ("redis://:hunter2@h?decode_responses=true", "unknown option 'decode_responses'"),
         ("redis://:hunter2@h?sentinel_password=hunter2", "unknown option 'sentinel_password'"),
         ("redis://:hunter2@h?pasword=hunter2", "unknown option 'pasword'"),
+        ("redis://h?password_file=/no/such", "password_file: cannot read /no/such"),
+        ("redis://h?password_file=/dev/null", "password_file: /dev/null is empty"),
+        ("redis://:hunter2@h?password_file=/dev/null", "a password and a password_file exclude each other"),
     ],
 )
 def test_a_wrong_url_is_refused_and_not_repeated(url: str, text: str) -> None:
@@ -128,3 +131,17 @@ async def test_a_cluster_is_found_by_any_of_its_nodes() -> None:
     assert sorted(node.name for node in client.startup_nodes) == ["10.0.0.1:1", "10.0.0.2:2"]
     assert client.connection_kwargs["password"] == "p"
     assert client.connection_kwargs["socket_timeout"] == 1.0
+
+
+@pytest.mark.parametrize("scheme", ["redis://{}h", "redis+sentinel://{}a,b/main", "redis+cluster://{}a,b"])
+async def test_a_password_from_a_file_is_asked_for_at_each_connection(tmp_path: Path, scheme: str) -> None:
+    file = tmp_path / "password"
+    file.write_text("hunter2\n")
+    client = connect(f"{scheme.format('u@')}?password_file={file}", timeout_s=1.0)
+    kwargs = client.connection_kwargs if isinstance(client, RedisCluster) else kwargs_of(client)
+    assert not any(kwargs.get(name) for name in ("username", "password", "password_file"))
+    assert kwargs["credential_provider"].get_credentials() == ("u", "hunter2")
+    file.write_text("hunter3!")
+    assert kwargs["credential_provider"].get_credentials() == ("u", "hunter3!")
+    file.write_text("")
+    assert kwargs["credential_provider"].get_credentials() == ("u", "hunter3!")
