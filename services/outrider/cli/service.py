@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import gc
 import json
 import logging
 import os
@@ -16,14 +15,12 @@ from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 from outrider.cli.children import SUPERVISOR_PID
+from outrider.config.processes import favour_latency
 
 Ready = Callable[[dict[str, str]], None]
 Serve = Callable[[Ready, asyncio.Event], Awaitable[None]]
 
 _PR_SET_PDEATHSIG = 1
-_SWITCH_INTERVAL_S = 0.0001
-"""The event loop has messages to send while the model's thread runs Python. At Python's own 5 ms it would
-wait for that thread to block."""
 
 
 def die_with_supervisor() -> None:
@@ -67,7 +64,7 @@ async def _run(name: str, serve: Serve) -> None:
             loop.remove_signal_handler(number)
 
     def on_ready(addresses: dict[str, str]) -> None:
-        _favour_latency()
+        favour_latency()
         line = {"ready": True, "service": name, "pid": os.getpid(), **addresses}
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
@@ -75,13 +72,6 @@ async def _run(name: str, serve: Serve) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     await serve(on_ready, stop)
-
-
-def _favour_latency() -> None:
-    """All is loaded: what lives now lives on, so no collection has to look at it again."""
-    gc.collect()
-    gc.freeze()
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
 def _watch(supervisor: int) -> None:

@@ -40,10 +40,10 @@ class RayLedger:
 
     async def enter(self, instance: Instance, number: str, *, lease_s: float) -> str:
         """See Ledger."""
-        status, value = await self._ask(
+        entered, value = await self._ask(
             "enter", field_of(instance), lease_s, instance.instance_id, number, pack(instance)
         )
-        if status == "taken":
+        if not entered:
             raise UnavailableError(f"another instance ({value}) has entered itself at {instance.address}")
         return str(value)
 
@@ -53,7 +53,7 @@ class RayLedger:
 
     async def read(self) -> Page:
         """See Ledger."""
-        since, bodies = await self._ask("read")
+        since, stalled, bodies = await self._ask("read")
         found = []
         for body in bodies:
             try:
@@ -61,7 +61,7 @@ class RayLedger:
             except ProtocolError as error:
                 _log.warning("registry %s holds %s", self.address, error)
         found.sort(key=field_of)
-        return Page(str(since), stalled=False, instances=tuple(found))
+        return Page(str(since), bool(stalled), tuple(found))
 
     async def close(self) -> None:
         """See Ledger: the handle is Serve's."""

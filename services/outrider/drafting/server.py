@@ -14,7 +14,16 @@ from prometheus_client import CollectorRegistry
 from outrider.config.schema import DrafterConfig, OutriderConfig
 from outrider.core.errors import ConfigError, InternalError
 from outrider.core.models import DrafterInfo
-from outrider.discovery import Announcer, Instance, Load, Role, advertised, announced, open_announcer
+from outrider.discovery import (
+    Announcer,
+    Instance,
+    Load,
+    Role,
+    advertised,
+    advertised_page,
+    announced,
+    open_announcer,
+)
 from outrider.drafting.factory import build_method
 from outrider.drafting.observer import DraftObserver
 from outrider.drafting.scheduler import DraftScheduler
@@ -42,6 +51,7 @@ async def serve(
     ready: Callable[[dict[str, str]], None],
     stop: asyncio.Event,
     registry: CollectorRegistry | None = None,
+    instance_id: str = "",
 ) -> None:
     """Serve the drafter that `config.drafters` calls `name`, until `stop` is set.
 
@@ -51,6 +61,7 @@ async def serve(
         ready: called with {"grpc": "host:port"} once it takes calls (with "metrics" if these are served).
         stop: ends it.
         registry: for its metrics; None: one of its own.
+        instance_id: tells this process from others, also earlier ones at its address; empty: a random one.
 
     Raises:
         ConfigError: no such drafter, no such model, an address that cannot be bound, or files that
@@ -62,7 +73,7 @@ async def serve(
         raise ConfigError(f"drafters.{name}: no such drafter, there are {sorted(config.drafters) or 'none'}")
     own = config.drafters[name]
     protection = internal_protection(config.security)
-    instance_id = uuid.uuid4().hex
+    instance_id = instance_id or uuid.uuid4().hex
     loop = asyncio.get_running_loop()
     worker = DraftWorker()
     async with AsyncExitStack() as stack:
@@ -87,13 +98,9 @@ async def serve(
             stack.callback(page.close)
             addresses["metrics"] = page.address
         log.info("drafter %s (%s) serves on %s", name, info.method, address)
-        instance = Instance(
-            Role.DRAFTER,
-            advertised(config, own.advertise, address, f"drafters.{name}.advertise"),
-            name,
-            instance_id,
-            metrics=addresses.get("metrics", ""),
-        )
+        shown = advertised(config, own.advertise, address, f"drafters.{name}.advertise")
+        metrics_page = advertised_page(shown, addresses.get("metrics", ""))
+        instance = Instance(Role.DRAFTER, shown, name, instance_id, metrics=metrics_page)
         await stack.enter_async_context(
             announced(announcer, instance, lambda: _load(service), interval_s=config.registry.heartbeat_s)
         )

@@ -52,6 +52,10 @@ class ServeArguments(_Section):
     )
     config_file: str = Field("", description="YAML file with it instead, on the head node")
     pools: Pools = Pools()
+    loopback: bool = Field(
+        False,
+        description="replicas listen on 127.0.0.1 only: for a cluster of one node, which others cannot join",
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -14,7 +14,16 @@ from prometheus_client import CollectorRegistry
 from outrider import catalogue
 from outrider.config.schema import OutriderConfig, VerifierConfig
 from outrider.core.errors import InternalError
-from outrider.discovery import Announcer, Instance, Load, Role, advertised, announced, open_announcer
+from outrider.discovery import (
+    Announcer,
+    Instance,
+    Load,
+    Role,
+    advertised,
+    advertised_page,
+    announced,
+    open_announcer,
+)
 from outrider.engine.engine import Engine
 from outrider.engine.parallel.ranks import RankLauncher
 from outrider.sessions import open_store
@@ -40,6 +49,7 @@ async def serve(
     stop: asyncio.Event,
     launcher: RankLauncher | None = None,
     registry: CollectorRegistry | None = None,
+    instance_id: str = "",
 ) -> None:
     """Serve the target model until `stop` is set; then hand over what runs.
 
@@ -49,13 +59,14 @@ async def serve(
         stop: ends it.
         launcher: starts the other ranks of a tensor-parallel model; None: as processes on this machine.
         registry: for its metrics; None: one of its own.
+        instance_id: tells this process from others, also earlier ones at its address; empty: a random one.
 
     Raises:
         ConfigError: no such model, an address that cannot be bound, or files that `security` names are wrong.
         UnsupportedModelError: the target's architecture is not supported.
         InternalError: a defect ended the engine thread.
     """
-    own, instance_id = config.verifier, uuid.uuid4().hex
+    own, instance_id = config.verifier, instance_id or uuid.uuid4().hex
     protection = internal_protection(config.security)
     folder = catalogue.resolve(config.model)
     thread = EngineThread()
@@ -94,9 +105,8 @@ async def serve(
             addresses["metrics"] = page.address
         _log.info("verifier serves %s on %s", config.name, address)
         shown = advertised(config, own.advertise, address, "verifier.advertise")
-        instance = Instance(
-            Role.VERIFIER, shown, instance_id=instance_id, metrics=addresses.get("metrics", "")
-        )
+        metrics_page = advertised_page(shown, addresses.get("metrics", ""))
+        instance = Instance(Role.VERIFIER, shown, instance_id=instance_id, metrics=metrics_page)
         await stack.enter_async_context(
             announced(announcer, instance, lambda: _load(replica), interval_s=config.registry.heartbeat_s)
         )
