@@ -98,6 +98,7 @@ LABEL_STATE = "state"
 LABEL_LINK = "link"
 LABEL_OUTCOME = "outcome"
 LABEL_ROUTE = "route"
+LABEL_DEPLOYMENT = "deployment"
 
 VERIFIER_STATES = ("ready", "draining", "away", "refused")
 """How a gateway finds a verifier that it knows of."""
@@ -333,7 +334,27 @@ DRAFTER_BATCH = Metric(
 )
 
 METRICS: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
-"""All of them."""
+"""All that services serve."""
+
+# The scaling policy's, in Ray Serve's controller. Ray serves them, with `ray_` before the name.
+SCALING_REPLICAS = Metric(
+    "outrider_scaling_replicas", "gauge", "Replicas that a deployment shall have", (LABEL_DEPLOYMENT,)
+)
+SCALING_WANTED = Metric(
+    "outrider_scaling_wanted_replicas",
+    "gauge",
+    "Replicas wanted by what is known now, before bounds and delays",
+    (LABEL_DEPLOYMENT,),
+)
+SCALING_DECISIONS = Metric(
+    "outrider_scaling_decisions_total",
+    "counter",
+    "Changes of the number of replicas, by why",
+    (LABEL_DEPLOYMENT, LABEL_REASON),
+)
+SCALING_METRICS: tuple[Metric, ...] = (SCALING_REPLICAS, SCALING_WANTED, SCALING_DECISIONS)
+"""All that the policy has."""
+
 ATTRIBUTES: frozenset[str] = frozenset(
     value for key, value in list(globals().items()) if key.startswith("ATTR_")
 )
