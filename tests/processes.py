@@ -19,15 +19,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from outrider.client import tls_credentials
+from tests.forked import Forked, template
 
 START_TIMEOUT_S = 90
 STOP_TIMEOUT_S = 20
-ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "OMP_WAIT_POLICY": "passive",
-    "TOKENIZERS_PARALLELISM": "false",
-    "GRPC_ENABLE_FORK_SUPPORT": "0",
-}
 
 
 def free_ports(count: int) -> list[int]:
@@ -79,7 +74,7 @@ class Service:
     def __init__(
         self,
         name: str,
-        command: list[str],
+        words: list[str],
         address: str,
         log: Path,
         *,
@@ -92,7 +87,7 @@ class Service:
 
         Args:
             name: in the stack.
-            command: what is run.
+            words: of the `outrider` command that is run.
             address: host:port of its gRPC server.
             log: what it writes goes here.
             page: URL of the server that has its /metrics.
@@ -100,12 +95,12 @@ class Service:
             http: the same for a gateway's HTTP, as a URL.
             trust: how to reach its gRPC server, and a gateway's page; None: both are plaintext.
         """
-        self.name, self.command, self.address, self.log = name, command, address, log
+        self.name, self.words, self.address, self.log = name, words, address, log
         self.page = page
         self.reached = reached or address
         self.http = http or page
         self.trust = trust
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Forked | None = None
         self.expected_to_die = False
 
     @property
@@ -117,14 +112,7 @@ class Service:
     def start(self) -> None:
         """Start it; `wait_serving` says when it is there."""
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command,
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, **ENVIRONMENT},
-                start_new_session=True,
-            )
+            self.process = template().fork(self.words, log.fileno())
         self.expected_to_die = False
 
     def wait_serving(self, timeout_s: float = START_TIMEOUT_S) -> None:

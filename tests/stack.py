@@ -3,9 +3,9 @@
     with Stack(folder, tiny_config(folder)) as stack:
         ...                      # stack.http, stack.grpc, stack["verifier"].kill(), ...
 
-Each service is started by its own command, so that a test can kill, freeze and restart any of
-them. At exit all are stopped; every one that no test killed must have stopped by itself, cleanly,
-and no process may be left.
+Each service is a process of its own, forked from one template as `outrider serve` does it, so that a test
+can kill, freeze and restart any of them. At exit all are stopped; every one that no test killed must have
+stopped by itself, cleanly, and no process may be left.
 
 There may be several replicas of each: `Stack(..., verifiers=2, gateways=2, replicas={"twin": 2})` has
 `verifier-1`, `verifier-2`, `gateway-1`, ..., `twin-2`. Each finds the others by the lists in its own
@@ -15,7 +15,6 @@ reach only through a proxy: `stack.proxies[name]`, and for a gateway's HTTP `sta
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,8 +25,8 @@ from typing import Any
 import psutil
 import yaml
 
+from tests.forked import ENVIRONMENT
 from tests.processes import (
-    ENVIRONMENT,
     Service,
     Trust,
     free_ports,
@@ -187,13 +186,12 @@ class Stack:
         self._part(config, replica.section[:-1])[replica.section[-1]] = part
         path = self.folder / f"{replica.name}.yaml"
         path.write_text(yaml.safe_dump(config, sort_keys=False))
-        command = [sys.executable, "-m", "outrider.cli.main", *replica.words, "--config", str(path)]
         http = self.proxies.get(f"{replica.name}/http")
         gateway = replica.section == ("gateway",)
         scheme = "https" if gateway and self._public is not None else "http"
         return Service(
             replica.name,
-            command,
+            [*replica.words, "--config", str(path)],
             f"127.0.0.1:{replica.port}",
             self.folder / f"{replica.name}.log",
             page=f"{scheme}://127.0.0.1:{replica.metrics_port}",

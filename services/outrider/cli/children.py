@@ -10,6 +10,7 @@ import signal
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 _MAX_LINE = 16 * 1024
 _TAIL = 20
@@ -26,12 +27,33 @@ class ServiceSpec:
     command: tuple[str, ...]
     max_pause_s: float = 5.0  # longest pause before it is started again
     stop_order: int = 0  # lower ones are told to stop first; the next when they are dead
+    words: tuple[str, ...] = ()  # of the `outrider` command, if a template may fork it; see `template`
+
+
+class Process(Protocol):
+    """What `asyncio.subprocess.Process` and `forking.Forked` have in common."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    @property
+    def stdout(self) -> asyncio.StreamReader | None: ...
+
+    @property
+    def stderr(self) -> asyncio.StreamReader | None: ...
+
+    async def wait(self) -> int: ...
+
+    def send_signal(self, signal: signal.Signals, /) -> None: ...
 
 
 class Child:
     """A running process. Its ready line is one line of JSON on stdout with `"ready": true`."""
 
-    def __init__(self, spec: ServiceSpec, process: asyncio.subprocess.Process, log: LogLine) -> None:
+    def __init__(self, spec: ServiceSpec, process: Process, log: LogLine) -> None:
         self.spec = spec
         self.pid = process.pid
         self.addresses: dict[str, str] = {}

@@ -8,11 +8,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from outrider.catalogue import CATALOGUE, Progress, fetch, is_fetched, resolve
 from outrider.cli.children import ServiceSpec
 from outrider.config import OutriderConfig, dump_config
+from outrider.config.processes import ENVIRONMENT
 from outrider.core.errors import ConfigError
 
 GATEWAY, VERIFIER = "gateway", "verifier"
@@ -20,20 +22,6 @@ STOP_S = 8.0
 """For stopping the stack, beside what verifiers drain: the gateway's grace, last commits, drafters."""
 DRAFTER_PAUSE_S = 1.0
 """A drafter that is away costs speed all the time, so it is started again soon."""
-
-# Measured: OpenMP threads that spin for long cost other processes up to 4x on few cores, while threads
-# that never spin are woken anew for each of a step's hundreds of short loops, which costs a third of the
-# step. So they spin for some ten microseconds. Trimming and mapping of large blocks cost thousands of page
-# faults a second; small pages cost half of a step.
-CHILD_ENV = {
-    "GOMP_SPINCOUNT": "20000",
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-    "MALLOC_MMAP_MAX_": "0",
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
-    "TOKENIZERS_PARALLELISM": "false",
-    "HF_HUB_OFFLINE": "1",
-    "PYTHONUNBUFFERED": "1",
-}
 
 
 def stop_time(config: OutriderConfig) -> float:
@@ -47,8 +35,8 @@ def drafter_service(name: str) -> str:
 
 
 def child_env() -> dict[str, str]:
-    """Our environment with the defaults above; what the user set stays."""
-    return CHILD_ENV | os.environ
+    """Our environment with what services need by default; what the user set stays."""
+    return ENVIRONMENT | os.environ
 
 
 def need_models(config: OutriderConfig, progress: Progress) -> None:
@@ -57,7 +45,7 @@ def need_models(config: OutriderConfig, progress: Progress) -> None:
     Raises:
         ConfigError: the field that names a model, and what is wrong with it.
     """
-    for field, (name, head) in _models(config).items():
+    for field, (name, head) in models_of(config).items():
         if name in CATALOGUE and not is_fetched(name):
             fetch(name, progress)
         try:
@@ -125,20 +113,25 @@ def service_specs(config: OutriderConfig, verifiers: int = 1) -> Iterator[list[S
         path.touch(mode=0o600)  # it may hold passwords
         path.write_text(dump_config(config), "utf-8")
 
-        def command(*words: str) -> tuple[str, ...]:
-            return (sys.executable, "-m", "outrider.cli.main", *words, "--config", str(path))
+        def spec(name: str, words: tuple[str, ...], stop_order: int, device: str = "cpu") -> ServiceSpec:
+            words = (*words, "--config", str(path))
+            forked = words if device == "cpu" else ()  # what belongs to another device stands no fork
+            command = (sys.executable, "-m", "outrider.cli.main", *words)
+            return ServiceSpec(name, command, stop_order=stop_order, words=forked)
 
         drafters = [
-            ServiceSpec(drafter_service(name), command("drafter", name), DRAFTER_PAUSE_S, stop_order=2)
-            for name in config.drafters
+            replace(
+                spec(drafter_service(name), ("drafter", name), 2, drafter.device), max_pause_s=DRAFTER_PAUSE_S
+            )
+            for name, drafter in config.drafters.items()
         ]
         yield [
             *drafters,
             *(
-                ServiceSpec(name, command("verifier", *own), stop_order=1)
+                spec(name, ("verifier", *own), 1, config.verifier.device)
                 for name, own in _verifiers(config, verifiers)
             ),
-            ServiceSpec(GATEWAY, command("gateway")),  # it drains first, while the others still answer
+            spec(GATEWAY, ("gateway",), 0),  # it drains first, while the others still answer
         ]
 
 
@@ -154,7 +147,7 @@ def _verifiers(config: OutriderConfig, count: int) -> Iterator[tuple[str, tuple[
         yield f"{VERIFIER}-{number}", tuple(word for change in own for word in ("--set", change))
 
 
-def _models(config: OutriderConfig) -> dict[str, tuple[str, bool]]:
+def models_of(config: OutriderConfig) -> dict[str, tuple[str, bool]]:
     """By field: the model that it names, and whether that is a draft head."""
     drafters = {
         f"drafters.{name}.model": (drafter.model, drafter.method != "draft_model")

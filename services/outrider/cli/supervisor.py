@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outrider.cli.children import Child, LogLine, ServiceSpec, death_of, end_of
+from outrider.cli.forking import CAN_FORK, Template
 from outrider.core.errors import UnavailableError
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Supervisor:
         self._children: dict[str, Child] = {}
         self._were_ready = {spec.name: asyncio.Event() for spec in specs}
         self._stopping = False
+        self._template = Template(env)
 
     async def run(
         self, stop: asyncio.Event, on_ready: Callable[[dict[str, Running]], None] | None = None
@@ -113,7 +115,7 @@ class Supervisor:
     async def _live_once(self, spec: ServiceSpec) -> float:
         """Start the service and wait for its death; returns how long it was ready, in seconds."""
         clock = asyncio.get_running_loop().time
-        child = await Child.start(spec, self._env, self._log_line)
+        child = await self._start(spec)
         self._children[spec.name] = child
         death = asyncio.create_task(child.wait())
         ready = asyncio.create_task(child.ready.wait())
@@ -130,6 +132,15 @@ class Supervisor:
             raise UnavailableError(f"{spec.name} did not start ({death_of(status)}); it said:\n  {said}")
         log.warning("%s (pid %d) %s", spec.name, child.pid, end_of(status))
         return clock() - since if child.ready.is_set() else 0.0
+
+    async def _start(self, spec: ServiceSpec) -> Child:
+        """Fork it where that can be done: it is ready seconds sooner."""
+        if spec.words and CAN_FORK:
+            try:
+                return Child(spec, await self._template.fork(spec.words), self._log_line)
+            except UnavailableError as error:
+                log.warning("%s is started by itself: %s", spec.name, error)
+        return await Child.start(spec, self._env, self._log_line)
 
     def _is_ready(self, child: Child) -> None:
         first = not self._were_ready[child.spec.name].is_set()
@@ -155,6 +166,7 @@ class Supervisor:
         await asyncio.gather(*keepers, return_exceptions=True)
         self.kill()  # one that was just being started again when the others were told to stop
         await asyncio.gather(*(child.wait() for child in self._children.values()))
+        await self._template.close()
 
 
 async def _stop(children: Sequence[Child], grace_s: float) -> None:

@@ -98,7 +98,8 @@ def test_ready_says_where_and_who(serving: tuple[Serving, dict[str, Any]]) -> No
     assert ready["pid"] == process.popen.pid
     assert set(ready["services"]) == {"drafter:twin", "drafter:lookup", "verifier", "gateway"}
     for service in ready["services"].values():
-        assert psutil.Process(service["pid"]).ppid() == process.popen.pid
+        ancestors = [ancestor.pid for ancestor in psutil.Process(service["pid"]).parents()]
+        assert ancestors[1] == process.popen.pid, "forked from the template that is its child"
     models = httpx.get(f"{ready['http']}/v1/models", trust_env=False).json()
     assert models["data"][0]["id"] == "tiny"
 

@@ -55,6 +55,14 @@ def test_every_service_gets_the_same_configuration_file() -> None:
     assert not Path(path).exists()
 
 
+def test_what_runs_on_another_device_is_not_forked() -> None:
+    config = load_config(None, ["verifier.device=cuda"])
+    with service_specs(config) as specs:
+        forked = {spec.name for spec in specs if spec.words}
+        assert forked == {"drafter:eagle", "drafter:prompt_lookup", "gateway"}
+        assert all(spec.command[-len(spec.words) :] == spec.words for spec in specs if spec.words)
+
+
 def test_several_verifiers_have_ports_of_their_own_and_the_gateway_knows_all() -> None:
     config = with_ports(load_config(None, ["verifier.port=0", "verifier.metrics_port=0"]), 3)
     assert len({*config.gateway.verifiers}) == 3
