@@ -144,6 +144,11 @@ class GatewayConfig(_Section):
     metrics_port: Port | None = Field(
         None, description="serve /metrics here too, where several gateways share an address; empty: do not"
     )
+    advertise: str = Field(
+        "",
+        description="address (host:port) under which others reach its gRPC API, for the registry, which has "
+        "its page of metrics; empty: the one it listens on",
+    )
     verifiers: tuple[str, ...] = Field(
         (), description="addresses, with registry.kind static; empty: the verifier of this file"
     )

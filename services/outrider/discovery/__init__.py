@@ -8,7 +8,13 @@
 - `factory`    what the configuration asks for
 """
 
-from outrider.discovery.announcing import LeaseAnnouncer, NullAnnouncer, advertised
+from outrider.discovery.announcing import (
+    LeaseAnnouncer,
+    NullAnnouncer,
+    advertised,
+    advertised_page,
+    is_unspecified,
+)
 from outrider.discovery.factory import open_announcer, open_registry
 from outrider.discovery.lease import LeaseRegistry
 from outrider.discovery.presence import announced
@@ -25,7 +31,9 @@ __all__ = [
     "Role",
     "StaticRegistry",
     "advertised",
+    "advertised_page",
     "announced",
+    "is_unspecified",
     "open_announcer",
     "open_registry",
 ]

@@ -35,9 +35,24 @@ def advertised(config: OutriderConfig, advertise: str, listening: str, setting: 
     if port == "0":
         advertise = f"{host}:{listening.rpartition(':')[2]}"
     address = check_address(advertise or listening)
-    if address.rpartition(":")[0] in _UNSPECIFIED:
+    if is_unspecified(address):
         raise ConfigError(f"{setting} must be set: others cannot reach this service at {address}")
     return address
+
+
+def advertised_page(shown: str, page: str) -> str:
+    """The address of a /metrics page as others reach it.
+
+    Args:
+        shown: the service's own address, as others reach it; host:port.
+        page: where the page listens, host:port; empty: there is none.
+    """
+    return f"{shown.rpartition(':')[0]}:{page.rpartition(':')[2]}" if is_unspecified(page) else page
+
+
+def is_unspecified(address: str) -> bool:
+    """Whether `address` (host:port) stands for all addresses of a machine, so that others cannot use it."""
+    return address.rpartition(":")[0] in _UNSPECIFIED
 
 
 class NullAnnouncer:

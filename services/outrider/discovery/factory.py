@@ -10,15 +10,15 @@ from outrider.discovery.redis_ledger import RedisLedger
 from outrider.discovery.registry import Announcer, Instance, Registry, Role, StaticRegistry
 
 
-def open_registry(config: OutriderConfig, role: Role) -> Registry:
-    """The registry, to look for replicas of `role`. Redis is reached at the first call.
+def open_registry(config: OutriderConfig, *roles: Role) -> Registry:
+    """The registry, to look for replicas of `roles`. Redis is reached at the first call.
 
     Raises:
         ConfigError: an address or the URL is wrong.
     """
     own = config.registry
     if own.kind == "static":
-        return StaticRegistry(_listed(config, role))
+        return StaticRegistry([instance for role in roles for instance in _listed(config, role)])
     return LeaseRegistry(_ledger(config), lease_s=own.lease_s, heartbeat_s=own.heartbeat_s)
 
 
@@ -37,14 +37,20 @@ def open_announcer(config: OutriderConfig) -> Announcer:
 def _listed(config: OutriderConfig, role: Role) -> list[Instance]:
     if role is Role.VERIFIER:
         addresses = config.gateway.verifiers or (f"{config.verifier.host}:{config.verifier.port}",)
-        return [Instance(role, address) for address in addresses]
+        port = config.verifier.metrics_port
+        return [Instance(role, address, metrics=_page(address, port)) for address in addresses]
     if role is Role.DRAFTER:
         return [
-            Instance(role, address, name)
+            Instance(role, address, name, metrics=_page(address, drafter.metrics_port))
             for name, drafter in config.drafters.items()
             for address in drafter.addresses or (f"{drafter.host}:{drafter.port}",)
         ]
     return []
+
+
+def _page(address: str, metrics_port: int | None) -> str:
+    """The /metrics page of whoever is at `address`: all are taken to have the port of this configuration."""
+    return f"{address.rpartition(':')[0]}:{metrics_port}" if metrics_port else ""
 
 
 def _ledger(config: OutriderConfig) -> Ledger:

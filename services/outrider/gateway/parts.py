@@ -1,4 +1,4 @@
-"""A gateway without its listeners: both public APIs over one pool of verifiers, whoever takes the calls in."""
+"""A gateway without its listeners: both public APIs over one pool of verifiers, whoever takes calls in."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from outrider.gateway.limits import Limiter
 from outrider.gateway.observation import Observer
 from outrider.gateway.openai.budget import Budget
 from outrider.gateway.openai.routes import Context, make_app
+from outrider.gateway.targets import Targets
 from outrider.gateway.tokenizer import TextTokenizer
 from outrider.gateway.tool_calls import ToolFormat
 from outrider.gateway.verifiers import VerifierPool
@@ -47,6 +48,7 @@ class Parts:
     generations: Generations
     verifiers: VerifierPool
     metrics: CollectorRegistry
+    targets: Targets
 
 
 @asynccontextmanager
@@ -64,7 +66,7 @@ async def assembled(
     tokenizer = _tokenizer(config)
     security = _Security(config)
     traces = tracing.setup(config.telemetry, "gateway")
-    registry = open_registry(config, Role.VERIFIER)
+    registry = open_registry(config, Role.VERIFIER, Role.DRAFTER)
     verifiers = VerifierPool(
         registry,
         security.open_channel,
@@ -77,8 +79,8 @@ async def assembled(
         if info is None:
             yield None
             return
-        page = metrics or CollectorRegistry()
-        yield _assemble(config, security, verifiers, tokenizer, traces, info.model.model_name, page)
+        own = _Own(verifiers, tokenizer, traces, metrics or CollectorRegistry(), Targets(registry))
+        yield _assemble(config, security, own, info.model.model_name)
     finally:
         await verifiers.close()
         await registry.close()
@@ -99,20 +101,25 @@ class _Security:
         return channels.open_channel(address, protection=self._internal)
 
 
-def _assemble(
-    config: OutriderConfig,
-    security: _Security,
-    verifiers: VerifierPool,
-    tokenizer: TextTokenizer,
-    traces: tracing.Tracing,
-    model: str,
-    metrics: CollectorRegistry,
-) -> Parts:
-    observer = Observer(GatewayMetrics(metrics, model), traces)
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """What a gateway has before it knows what it serves."""
+
+    verifiers: VerifierPool
+    tokenizer: TextTokenizer
+    traces: tracing.Tracing
+    metrics: CollectorRegistry
+    targets: Targets
+
+
+def _assemble(config: OutriderConfig, security: _Security, own: _Own, model: str) -> Parts:
+    counted = GatewayMetrics(own.metrics, model)
+    counted.watch(own.verifiers)
+    observer = Observer(counted, own.traces)
     authenticator, limiter = security.authenticator, security.limiter
     generations = Generations(
-        verifiers,
-        tokenizer,
+        own.verifiers,
+        own.tokenizer,
         observer,
         timeout_s=config.gateway.request_timeout_s,
         failover_s=config.gateway.failover_s,
@@ -122,7 +129,8 @@ def _assemble(
     context = Context(
         generations,
         observer,
-        metrics,
+        own.metrics,
+        own.targets,
         _budget(config.gateway),
         authenticator,
         limiter,
@@ -132,10 +140,11 @@ def _assemble(
         model,
         make_app(context),
         GenerationServicer(generations, observer, authenticator, unread_s=config.gateway.unread_s),
-        KeyGate(authenticator, limiter, observer.metrics.request),
+        KeyGate(authenticator, limiter, counted.request),
         generations,
-        verifiers,
-        metrics,
+        own.verifiers,
+        own.metrics,
+        own.targets,
     )
 
 

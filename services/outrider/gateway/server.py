@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from grpc import aio
+from prometheus_client import CollectorRegistry
 
 from outrider.config.schema import GatewayConfig, OutriderConfig
 from outrider.gateway.auth.grpc_gate import KeyGate
@@ -14,7 +17,9 @@ from outrider.gateway.generations import Generations
 from outrider.gateway.grpc_service import GenerationServicer
 from outrider.gateway.http_server import HttpServer, listening
 from outrider.gateway.parts import Parts, assembled
+from outrider.gateway.presence import present
 from outrider.gateway.verifiers import VerifierPool
+from outrider.telemetry.metrics import serve_metrics
 from outrider.wire import channels
 from outrider.wire.protection import Protection, public_protection
 from outrider.wire.services import GENERATION, add_generation
@@ -36,7 +41,8 @@ async def serve(
 ) -> None:
     """Serve until `stop` is set, then let running generations finish for `grace_s` at most.
 
-    `ready` is called with the addresses of both APIs once a verifier has answered and both listen.
+    `ready` is called with the addresses of both APIs once a verifier has answered and both listen (and with
+    "metrics" if these have a listener of their own).
 
     Raises:
         ConfigError: no tokenizer, an address that cannot be bound, or files that `security` names are wrong.
@@ -45,28 +51,34 @@ async def serve(
     public = public_protection(config.security)
     async with assembled(config, stop) as parts:
         if parts is not None:
-            await _serve(config.gateway, parts, public, ready, stop, grace_s)
+            with _metrics_page(config.gateway, parts.metrics) as page:
+                await _serve(config, parts, public, page, ready, stop, grace_s)
 
 
 async def _serve(
-    own: GatewayConfig,
+    config: OutriderConfig,
     parts: Parts,
     public: Protection,
+    page: str,
     ready: Callable[[dict[str, str]], None],
     stop: asyncio.Event,
     grace_s: float,
 ) -> None:
-    generations = parts.generations
+    own, generations = config.gateway, parts.generations
     with listening(own.host, own.http_port) as listener:
         http = HttpServer(parts.app, listener, own, grace_s + LAST_WORDS_S, public)
         grpc = await _GrpcServer.create(own, parts.servicer, parts.gate, public)
         await http.start()
         await grpc.start()
         following = asyncio.create_task(grpc.follow(parts.verifiers))
+        addresses = {"http": http.address, "grpc": grpc.address} | ({"metrics": page} if page else {})
+        # Prometheus is told of pages that are plain HTTP only.
+        shown = page or (http.address.removeprefix("http://") if public.tls is None else "")
         try:
-            _LOG.info("serving %s on %s and grpc://%s", parts.model, http.address, grpc.address)
-            ready({"http": http.address, "grpc": grpc.address})
-            await stop.wait()
+            async with present(config, parts, grpc.address, shown, uuid.uuid4().hex):
+                _LOG.info("serving %s on %s and grpc://%s", parts.model, http.address, grpc.address)
+                ready(addresses)
+                await stop.wait()
             _LOG.info("stopping: %d generations are running", len(generations))
         finally:
             following.cancel()
@@ -74,6 +86,19 @@ async def _serve(
             await asyncio.gather(http.stop(), grpc.stop(grace_s + LAST_WORDS_S))
             ending.cancel()
             await generations.settled()
+
+
+@contextmanager
+def _metrics_page(own: GatewayConfig, metrics: CollectorRegistry) -> Iterator[str]:
+    """The /metrics page on a listener of its own, if there is to be one; yields host:port, or nothing."""
+    if own.metrics_port is None:
+        yield ""
+        return
+    page = serve_metrics(metrics, own.host, own.metrics_port)
+    try:
+        yield page.address
+    finally:
+        page.close()
 
 
 async def _break_off(generations: Generations, grace_s: float) -> None:

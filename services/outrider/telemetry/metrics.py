@@ -350,7 +350,8 @@ def serve_metrics(registry: CollectorRegistry, host: str, port: int) -> MetricsS
         raise ConfigError(
             f"cannot serve metrics on {host}:{port}: {error.strerror or error} (metrics_port)"
         ) from error
-    return MetricsServer(f"{host}:{server.server_port}", server, thread)
+    name = f"[{host}]" if ":" in host else host
+    return MetricsServer(f"{name}:{server.server_port}", server, thread)
 
 
 def exposition(registry: CollectorRegistry, accept: str = "") -> tuple[bytes, str]:

@@ -16,7 +16,7 @@ from outrider.gateway.limits import Limiter
 from outrider.gateway.observation import safe_request_id
 from outrider.gateway.openai.errors import BodyTimeoutError, error_response
 
-OPEN_PATHS = frozenset({"/health", "/metrics", "/version"})
+OPEN_PATHS = frozenset({"/health", "/metrics", "/metrics/targets", "/version"})
 """Served to everybody: probes and scrapers know no keys, and there is nothing secret in what these say."""
 
 

@@ -25,6 +25,7 @@ from outrider.gateway.openai.exchange import Endpoint, Exchange
 from outrider.gateway.openai.middleware import ApiKey, BodyDeadline, RequestId
 from outrider.gateway.openai.requests import ChatRequest, CompletionRequest
 from outrider.gateway.openai.shapes import model_card
+from outrider.gateway.targets import TargetGroup, Targets
 from outrider.telemetry import names
 from outrider.telemetry.metrics import exposition
 
@@ -69,6 +70,7 @@ class Context:
     generations: Generations
     observer: Observer
     registry: CollectorRegistry
+    targets: Targets
     budget: Budget
     authenticator: Authenticator
     limiter: Limiter
@@ -163,6 +165,11 @@ def _service_routes(context: Context) -> APIRouter:
         """Prometheus metrics."""
         page, content_type = exposition(context.registry, request.headers.get("accept", ""))
         return Response(page, media_type=content_type)
+
+    @router.get("/metrics/targets")
+    async def metrics_targets() -> list[TargetGroup]:
+        """Where the /metrics pages of all services are, for `http_sd_configs` of Prometheus."""
+        return await context.targets.groups()
 
     @router.get("/version")
     async def version() -> dict[str, str]:
