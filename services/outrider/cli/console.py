@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+
 import rich.progress as bars
 from rich.console import Console
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
+
+
+def say(line: str) -> None:
+    """A line for whoever reads this command's output, a program perhaps, at once."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 class FetchProgress:

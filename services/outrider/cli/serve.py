@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
-from outrider.cli.console import FetchProgress, err
+from outrider.cli.console import FetchProgress, err, say
 from outrider.cli.stack import GATEWAY, VERIFIER, child_env, need_models, service_specs, stop_time, with_ports
 from outrider.cli.supervisor import Running, Supervisor
 from outrider.config import OutriderConfig
@@ -66,26 +66,21 @@ def log_line(service: str, line: str) -> None:
     sys.stderr.flush()
 
 
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
 def _say_ready(services: Services) -> None:
     http, grpc = addresses_of(services)
     verifiers = [f"{name}={one.pid}" for name, one in services.items() if name.startswith(f"{VERIFIER}-")]
     pids = f" pids: {' '.join(verifiers)}" if verifiers else ""
-    _say(f"outrider ready http={http} grpc={grpc}{pids}")
+    say(f"outrider ready http={http} grpc={grpc}{pids}")
 
 
 def _say_ready_json(services: Services) -> None:
     http, grpc = addresses_of(services)
     table = {name: {"pid": running.pid, **running.addresses} for name, running in services.items()}
-    _say(json.dumps({"event": "ready", "http": http, "grpc": grpc, "pid": os.getpid(), "services": table}))
+    say(json.dumps({"event": "ready", "http": http, "grpc": grpc, "pid": os.getpid(), "services": table}))
 
 
 def _say_restarted(running: Running) -> None:
-    _say(json.dumps({"event": "restarted", "service": running.name, "pid": running.pid}))
+    say(json.dumps({"event": "restarted", "service": running.name, "pid": running.pid}))
 
 
 def _colour(service: str) -> str:
