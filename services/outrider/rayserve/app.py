@@ -8,15 +8,20 @@ Options that a Serve configuration file gives under `deployments:` come on top o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
 from ray import serve
 from ray.serve import Application
 
 from outrider.config import OutriderConfig
+from outrider.config.explaining import explain
 from outrider.core.errors import ConfigError
 from outrider.discovery.ray_ledger import DEPLOYMENT as REGISTRY
 from outrider.rayserve.arguments import Pool, ServeArguments
 from outrider.rayserve.drafter import DrafterReplica
-from outrider.rayserve.gateway import Gateway
+from outrider.rayserve.gateway import Gateway, check
 from outrider.rayserve.options import drafter_options, gateway_options, registry_options, verifier_options
 from outrider.rayserve.placing import placed
 from outrider.rayserve.registry import RegistryReplica
@@ -30,13 +35,25 @@ def drafter_deployment(name: str) -> str:
     return f"drafter-{name}"
 
 
-def build(args: ServeArguments) -> Application:
-    """The application. Serve calls this on the cluster, with `args` of its configuration file.
+def build(args: Mapping[str, Any] | ServeArguments) -> Application:
+    """The application. Serve calls this on the cluster.
+
+    Args:
+        args: of its configuration file: what ServeArguments describes.
 
     Raises:
-        ConfigError: a setting makes no sense under Serve.
+        ConfigError: each value that is wrong, what was given, what is allowed.
     """
-    config = placed(with_registry(args.config), loopback=args.loopback)
+    try:
+        arguments = ServeArguments.model_validate(args)
+    except ValidationError as error:
+        raise ConfigError(explain(error, "args", ServeArguments)) from None
+    check(arguments.config)
+    return _application(arguments)
+
+
+def _application(args: ServeArguments) -> Application:
+    config = placed(_with_registry(args.config), loopback=args.loopback)
     pools = args.pools
     parts: list[Application] = []
     if config.registry.kind == "ray":
@@ -54,17 +71,8 @@ def build(args: ServeArguments) -> Application:
     return gateway.bind(config, *parts)
 
 
-def with_registry(config: OutriderConfig) -> OutriderConfig:
-    """`config` with a registry that replicas can enter themselves into: Ray's, unless it says Redis.
-
-    Raises:
-        ConfigError: it asks for a fixed list.
-    """
+def _with_registry(config: OutriderConfig) -> OutriderConfig:
+    """`config` with a registry that replicas can enter themselves into: Ray's, unless it says Redis."""
     if config.registry.kind != "static":
         return config
-    if "kind" in config.registry.model_fields_set:
-        raise ConfigError(
-            "registry.kind: static cannot be used under Ray Serve, where replicas come and go: "
-            "leave it out (ray), or use ray or redis"
-        )
     return config.model_copy(update={"registry": config.registry.model_copy(update={"kind": "ray"})})

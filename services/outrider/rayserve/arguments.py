@@ -70,6 +70,16 @@ class ServeArguments(_Section):
             raise ValueError(str(error)) from None
 
     @model_validator(mode="after")
+    def _check_registry(self) -> ServeArguments:
+        registry = self.config.registry
+        if registry.kind == "static" and "kind" in registry.model_fields_set:
+            raise ValueError(
+                "config.registry.kind is static, but under Ray Serve replicas come and go: "
+                "leave it out (then it is ray), or set ray or redis"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_names(self) -> ServeArguments:
         unknown = sorted(set(self.pools.drafters) - set(self.config.drafters))
         if unknown:

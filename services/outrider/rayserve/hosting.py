@@ -16,6 +16,7 @@ from ray import serve
 
 from outrider.config.processes import favour_latency
 from outrider.core.errors import InternalError
+from outrider.rayserve.placing import fetch_models
 
 Ready = Callable[[dict[str, str]], None]
 Service = Callable[[Ready, asyncio.Event], Coroutine[Any, Any, None]]
@@ -62,13 +63,49 @@ class Hosted:
         await self._task
 
 
+class ServiceReplica:
+    """What Serve calls of a replica that hosts a service. Its own `__init__` awaits `_start`."""
+
+    _hosted: Hosted | None = None
+
+    async def _start(self, service: Service, log_level: str, models: tuple[str, ...]) -> None:
+        """Run `service` until it is ready.
+
+        Args:
+            service: to host.
+            log_level: of our own log lines.
+            models: what it loads; those of the catalogue are fetched first if this node does not have them.
+
+        Raises:
+            OutriderError: a model cannot be fetched, or what the service ended with.
+        """
+        log_with_serve(log_level)
+        await asyncio.to_thread(fetch_models, *models)
+        self._hosted = await Hosted.start(service)
+
+    def check_health(self) -> None:
+        """An error has Serve replace the replica."""
+        if self._hosted is not None:
+            self._hosted.check()
+
+    async def __del__(self) -> None:
+        """Serve lets the replica go: it drains first. Whoever waits for it kills it some time later."""
+        if self._hosted is not None:
+            await self._hosted.stop()
+
+    def _metadata(self, role: str, name: str = "", *, ranks: int = 1) -> dict[str, Any]:
+        """What others can learn of this replica through Serve. Only once it has started."""
+        assert self._hosted is not None
+        return metadata(role, name, self._hosted.addresses, ranks)
+
+
 def replica_id() -> str:
     """What Ray calls this replica; no two have had the same one."""
     return str(serve.get_replica_context().replica_id.unique_id)
 
 
 def metadata(role: str, name: str, addresses: dict[str, str], ranks: int = 1) -> dict[str, Any]:
-    """What other replicas can learn of this one through Serve."""
+    """What others can learn of this replica through Serve."""
     return {
         "role": role,
         "name": name,

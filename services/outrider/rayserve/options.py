@@ -7,12 +7,15 @@ from typing import Any
 from outrider.config import OutriderConfig
 from outrider.config.processes import ENVIRONMENT
 from outrider.rayserve.arguments import Pool
+from outrider.rayserve.autoscaling_options import followed_by_policy, followed_by_requests
 
 CLOSE_S = 8.0
 """For stopping a replica, beside what it drains: last commits, streams, traces."""
 IDLE_LOOP_S = 0.1
 """How long Serve waits before it looks whether calls through it run in a replica that is to stop. Calls
 between services go past Serve, so there are none."""
+GATEWAY_STREAMS = 200
+"""More streams than that for each gateway, and Serve starts another one, if it may."""
 HEALTH_PERIOD_S = 1.0
 """Three failures in a row have a replica replaced."""
 HEALTH_TIMEOUT_S = 10.0
@@ -21,7 +24,7 @@ REGISTRY_CALLS = 1000
 
 
 def verifier_options(config: OutriderConfig, pool: Pool) -> dict[str, Any]:
-    """Of the deployment `verifier`. If it is tensor parallel, a replica has a bundle for each of its ranks."""
+    """Of the deployment `verifier`. If tensor parallel, a replica has a bundle for each of its ranks."""
     ranks = config.verifier.tensor_parallel
     options = _service(pool, config.verifier.drain_s + CLOSE_S)
     if ranks == 1:
@@ -41,8 +44,15 @@ def drafter_options(pool: Pool) -> dict[str, Any]:
 
 def gateway_options(config: OutriderConfig, pool: Pool) -> dict[str, Any]:
     """Of the deployment `gateway`. Serve drains it: it waits for the streams that go through Serve."""
-    options = _service(pool, config.gateway.request_timeout_s)
-    return options | {"max_ongoing_requests": config.gateway.max_connections}
+    numbers: dict[str, Any] = {"num_replicas": pool.min_replicas}
+    if pool.min_replicas != pool.max_replicas:
+        scaling = followed_by_requests(pool.min_replicas, pool.max_replicas, GATEWAY_STREAMS)
+        numbers = {"autoscaling_config": scaling}
+    return {
+        **_replica(pool, config.gateway.request_timeout_s + CLOSE_S),
+        **numbers,
+        "max_ongoing_requests": config.gateway.max_connections,
+    }
 
 
 def registry_options() -> dict[str, Any]:
@@ -56,14 +66,6 @@ def registry_options() -> dict[str, Any]:
         "health_check_timeout_s": HEALTH_TIMEOUT_S,
         "graceful_shutdown_wait_loop_s": IDLE_LOOP_S,
     }
-
-
-def replicas(pool: Pool) -> dict[str, Any]:
-    """A fixed number, or bounds between which the application's policy decides."""
-    if pool.min_replicas == pool.max_replicas:
-        return {"num_replicas": pool.min_replicas}
-    bounds = {"min_replicas": pool.min_replicas, "max_replicas": pool.max_replicas}
-    return {"autoscaling_config": bounds | {"initial_replicas": max(1, pool.min_replicas)}}
 
 
 def actor_options(pool: Pool) -> dict[str, Any]:
@@ -84,8 +86,15 @@ def environment(pool: Pool) -> dict[str, str]:
 
 
 def _service(pool: Pool, stop_s: float) -> dict[str, Any]:
+    """Of verifiers and drafters: so many, or bounds between which the application's policy decides."""
+    lowest, highest = pool.min_replicas, pool.max_replicas
+    if lowest == highest:
+        return _replica(pool, stop_s) | {"num_replicas": lowest}
+    return _replica(pool, stop_s) | {"autoscaling_config": followed_by_policy(lowest, highest)}
+
+
+def _replica(pool: Pool, stop_s: float) -> dict[str, Any]:
     return {
-        **replicas(pool),
         "ray_actor_options": actor_options(pool),
         "health_check_period_s": HEALTH_PERIOD_S,
         "health_check_timeout_s": HEALTH_TIMEOUT_S,

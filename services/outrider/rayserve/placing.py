@@ -33,7 +33,8 @@ def settled(config: OutriderConfig) -> OutriderConfig:
 
 def _listening(config: OutriderConfig, host: str) -> OutriderConfig:
     here = {"host": host, "port": 0, "metrics_port": 0, "advertise": ""}
-    gateway = {"host": host, "http_port": 0, "grpc_port": 0, "metrics_port": 0, "verifiers": ()}
+    gateway = {"host": host, "http_port": 0, "grpc_port": 0, "metrics_port": 0, "advertise": ""}
+    gateway["verifiers"] = ()
     drafters = {
         name: drafter.model_copy(update={**here, "addresses": ()})
         for name, drafter in config.drafters.items()
