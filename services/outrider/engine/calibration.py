@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from outrider.engine.attention import AttentionKind, attend
 from outrider.engine.kv_store import KvStore, LayerShape
 from outrider.engine.plan import AttentionGroup, StepPlan, query_bucket
-from outrider.engine.rows import PolicyTable, Projection
+from outrider.engine.rows import PolicyTable, Projection, bucket
 from outrider.engine.sequence import KV_MULTIPLE
 
 _log = logging.getLogger(__name__)
@@ -30,6 +31,20 @@ class Calibrated(Protocol):
 
     @property
     def projections(self) -> list[Projection]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Least:
+    """What plans are padded to."""
+
+    rows: int  # packed rows of a forward
+    queries: int  # query rows of a path
+
+
+def calibrate(runner: Calibrated, dtype: torch.dtype, device: str) -> Least:
+    """Give each linear layer its row policy, and find what plans have to keep to."""
+    rows = bucket(calibrate_projections(runner, dtype, device))
+    return Least(rows, calibrate_attention(runner, dtype, device))
 
 
 def calibrate_projections(runner: Calibrated, dtype: torch.dtype, device: str) -> int:

@@ -16,10 +16,11 @@ from outrider.core.fingerprint import tokenizer_fingerprint
 from outrider.core.models import ModelInfo
 from outrider.core.trees import TokenTree
 from outrider.engine.api import PoolUsage, SequenceHandle, StepItem, StepOutput
-from outrider.engine.calibration import calibrate_attention, calibrate_projections
+from outrider.engine.calibration import Least, calibrate
 from outrider.engine.features import FeatureStore
 from outrider.engine.hugepages import back_with_huge_pages
-from outrider.engine.loading import context_length, eos_token_ids, load_config, load_runner
+from outrider.engine.loading import context_length, eos_token_ids, load_config, load_runner, pool_slots
+from outrider.engine.parallel.leader import Leader
 from outrider.engine.plan import PackedPart, make_plan, node_slots
 from outrider.engine.pool import BlockPool
 from outrider.engine.probe import is_batch_invariant
@@ -35,8 +36,16 @@ _MICRO_BATCH = 8  # tokens of a forward in the slow mode; then all products have
 class Engine:
     """One model with its KV pool (implements EngineApi). One thread owns it."""
 
-    def __init__(self, runner: Runner, info: ModelInfo, eos: frozenset[int], config: EngineConfig) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        info: ModelInfo,
+        eos: frozenset[int],
+        config: EngineConfig,
+        leader: Leader | None = None,
+    ) -> None:
         self._runner = runner
+        self._leader = leader
         self._info = info
         self._eos = eos
         self._device = torch.device(config.device)
@@ -45,8 +54,7 @@ class Engine:
         self._features = FeatureStore(len(runner.store.layers[0]), info.hidden_size, config.device)
         self._batch_invariance = "inexact"
         self._micro_batch = 0  # in the slow mode: most tokens of a forward
-        self._least_rows = bucket(1)
-        self._least_queries = 1
+        self._least = Least(rows=bucket(1), queries=1)
 
     @classmethod
     def load(
@@ -57,6 +65,7 @@ class Engine:
         name: str = "",
         lean: bool = True,
         head_rows: torch.Tensor | None = None,
+        leader: Leader | None = None,
     ) -> Engine:
         """Load a local checkpoint folder (config.json, *.safetensors, tokenizer.json).
 
@@ -67,6 +76,7 @@ class Engine:
             lean: take the lean forward where the model has one (off: the transformers model itself).
             head_rows: int64 [N] restricts the output head to these vocabulary ids, in this order;
                 logits then have N columns.
+            leader: of the other ranks that share the model (see `parallel.opening`).
 
         Raises:
             ConfigError: the folder is no usable checkpoint.
@@ -76,16 +86,16 @@ class Engine:
             torch.set_num_threads(config.threads)
         model_config = load_config(folder)
         dtype = cast(torch.dtype, getattr(torch, config.dtype))
-        slots = (config.pool_tokens // config.block_size + 1) * config.block_size
         with torch.inference_mode():
             runner = load_runner(
                 folder,
                 model_config,
                 dtype=dtype,
                 device=config.device,
-                slots=slots,
+                slots=pool_slots(config),
                 lean=lean,
                 head_rows=head_rows,
+                group=leader.group if leader else None,
             )
             back_with_huge_pages()  # before anything is timed or calibrated
             info = ModelInfo(
@@ -97,10 +107,11 @@ class Engine:
                 hidden_size=model_config.hidden_size,
                 num_layers=model_config.num_hidden_layers,
             )
-            engine = cls(runner, info, eos_token_ids(folder, model_config), config)
+            shared = leader.lead(runner) if leader else runner
+            engine = cls(shared, info, eos_token_ids(folder, model_config), config, leader)
             if config.batch_invariance != "off":
-                engine._least_rows = bucket(calibrate_projections(runner, dtype, config.device))
-                engine._least_queries = calibrate_attention(runner, dtype, config.device)
+                measure = leader.calibrate if leader else calibrate
+                engine._least = measure(runner, dtype, config.device)
                 engine._settle_invariance()
         return engine
 
@@ -233,6 +244,15 @@ class Engine:
         if isinstance(sequence, Sequence):
             sequence.close()
 
+    def dead(self) -> str:
+        """Why it cannot run any more, in words; empty: it can. Any thread may ask."""
+        return self._leader.dead() if self._leader else ""
+
+    def close(self) -> None:
+        """End the other ranks of a model that several share. The thread that owned it must be done."""
+        if self._leader:
+            self._leader.close()
+
     def clear_prefix_cache(self) -> None:
         """Forget cached prefixes that no sequence holds, and share none of the others any more."""
         self._pool.clear_cache()
@@ -243,7 +263,7 @@ class Engine:
 
     def _forward(self, parts: list[PackedPart], wanted: list[int]) -> torch.Tensor:
         """Logits of the packed rows `wanted`."""
-        plan = make_plan(parts, least_rows=self._least_rows, least_queries=self._least_queries)
+        plan = make_plan(parts, least_rows=self._least.rows, least_queries=self._least.queries)
         padding = (bucket(len(wanted)) - len(wanted)) if wanted else 0
         rows = torch.tensor(wanted + [0] * padding, dtype=torch.int64)
         output = self._runner.forward(plan, rows, features=self._features.names)
@@ -294,7 +314,7 @@ class Engine:
 
     def _stored(self, sequence: SequenceHandle) -> torch.Tensor:
         slots = self._own(sequence).slots[: sequence.kv_len]
-        return torch.cat([layer.index_select(0, slots).flatten() for layer in self._runner.store.layers])
+        return self._runner.store.read(slots)
 
     def _own(self, sequence: SequenceHandle) -> Sequence:
         if not isinstance(sequence, Sequence) or sequence.closed:

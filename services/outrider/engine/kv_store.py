@@ -49,6 +49,10 @@ class KvStore:
         values = rows[..., keys_width:].view(batch, length, shape.kv_heads, shape.value_dim)
         return keys.transpose(1, 2), values.transpose(1, 2)
 
+    def read(self, slots: torch.Tensor) -> torch.Tensor:
+        """All that is stored in `slots` [n], layer after layer: [n * width of all layers]."""
+        return torch.cat([layer.index_select(0, slots).flatten() for layer in self.layers])
+
     def move(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy rows of slots `source` [n] to slots `target` [n] in every layer; they may overlap."""
         for layer in self.layers:

@@ -3,6 +3,10 @@
 Same mathematics as transformers' Llama, Mistral, Qwen2 and Qwen3 (checked against them in the tests):
 one product for q, k and v, one for gate and up, rotation of queries and keys together and in place, keys
 and values written to the pool as they come out of the product.
+
+Several ranks may share a model (Megatron-LM, arXiv 1909.08053): each has its heads with their keys and
+values, its columns of gate and up, its tokens of the vocabulary. What the layers hand on is a sum over ranks,
+one after `output` and one after `down`; every rank then has it whole.
 """
 
 from __future__ import annotations
@@ -18,16 +22,18 @@ from outrider.core.features import LAST_HIDDEN, hidden_after, offered
 from outrider.engine.attention import AttentionKind, attend
 from outrider.engine.elementwise import apply_elementwise
 from outrider.engine.kv_store import KvStore, LayerShape
+from outrider.engine.parallel.group import Alone, Group
+from outrider.engine.parallel.shard import local_part
 from outrider.engine.plan import StepPlan
 from outrider.engine.rows import Projection
 from outrider.engine.runner import RunnerOutput
 
-_LEAN_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+LEAN_TYPES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 
 
 def is_lean(config: Any) -> bool:
     """True if the lean forward covers this model."""
-    return bool(config.model_type in _LEAN_TYPES and config.hidden_act == "silu")
+    return bool(config.model_type in LEAN_TYPES and config.hidden_act == "silu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +55,30 @@ class LeanRunner:
     Args:
         model: transformers model of one of the lean types; its weights are taken over.
         slots: token slots of the pool.
-        head_rows: int64 [N] vocabulary ids that the output head is restricted to; None: all.
+        head_rows: int64 [N] vocabulary ids that the output head is restricted to; None: all, as it must be
+            where several ranks share the model.
+        group: these ranks; `model` then holds this one's part of the weights.
     """
 
-    def __init__(self, model: Any, slots: int, head_rows: torch.Tensor | None = None) -> None:
+    def __init__(
+        self, model: Any, slots: int, head_rows: torch.Tensor | None = None, group: Group | None = None
+    ) -> None:
         config = model.config
-        self._heads: int = config.num_attention_heads
-        self._kv_heads: int = config.num_key_value_heads
+        self._group = group or Alone()
+        self._heads: int = config.num_attention_heads // self._group.size
+        self._kv_heads: int = config.num_key_value_heads // self._group.size
         self._head_dim: int = model.model.layers[0].self_attn.head_dim
         self._eps: float = config.rms_norm_eps
-        self._embedding = model.model.embed_tokens.weight.detach()
+        self._embedding = local_part(model.model.embed_tokens.weight)
         self._norm = model.model.norm.weight.detach()
         head = model.lm_head
         rows = slice(None) if head_rows is None else head_rows
-        self._head = Projection(head.weight[rows], None if head.bias is None else head.bias[rows], "lm_head")
+        bias = None if head.bias is None else local_part(head.bias)[rows]
+        self._head = Projection(local_part(head.weight)[rows], bias, "lm_head")
         self._cosines, self._sines = _rotations(
             model.model.rotary_emb, config.max_position_embeddings, model.dtype
         )
-        self._layers = [_take_layer(layer) for layer in model.model.layers]
+        self._layers = [_take_layer(layer, first=self._group.rank == 0) for layer in model.model.layers]
         shape = LayerShape(self._heads, self._kv_heads, self._head_dim, self._head_dim)
         self._store = KvStore([shape] * len(self._layers), slots, model.dtype, str(model.device))
 
@@ -89,7 +101,7 @@ class LeanRunner:
     @property
     def vocab_size(self) -> int:
         """Columns of the logits."""
-        return self._head.out_features
+        return self._head.out_features * self._group.size
 
     @property
     def features(self) -> frozenset[str]:
@@ -98,7 +110,7 @@ class LeanRunner:
 
     def forward(self, plan: StepPlan, rows: torch.Tensor, *, features: Collection[str] = ()) -> RunnerOutput:
         """See Runner.forward."""
-        state = F.embedding(plan.token_ids, self._embedding)
+        state = self._embedded(plan.token_ids)
         cosines = self._cosines.index_select(0, plan.positions)[:, None]
         sines = self._sines.index_select(0, plan.positions)[:, None]
         taken: dict[str, torch.Tensor] = {}
@@ -110,7 +122,17 @@ class LeanRunner:
             taken[name] = state
         if LAST_HIDDEN in features:
             taken[LAST_HIDDEN] = self._normed(state, self._norm)
-        return RunnerOutput(self._head(self._normed(state.index_select(0, rows), self._norm)), taken)
+        logits = self._head(self._normed(state.index_select(0, rows), self._norm))
+        return RunnerOutput(self._group.columns(logits), taken)
+
+    def _embedded(self, token_ids: torch.Tensor) -> torch.Tensor:
+        if self._group.size == 1:
+            return F.embedding(token_ids, self._embedding)
+        known = len(self._embedding)
+        own = token_ids - self._group.rank * known
+        elsewhere = (own < 0) | (own >= known)
+        state = F.embedding(own.clamp(0, known - 1), self._embedding)
+        return self._group.sum(state.masked_fill_(elsewhere[:, None], 0))
 
     def _run_layer(
         self,
@@ -131,17 +153,18 @@ class LeanRunner:
         both.mul_(cosines).addcmul_(turned, sines)
         self._store.write(index, plan.slots, qkv[: plan.count, heads * dim :])
         attended = attend(plan, self._store, index, both[:, :heads], layer.kind)
-        state = state + layer.output(attended.reshape(count, heads * dim))
+        state = state + self._group.sum(layer.output(attended.reshape(count, heads * dim)))
         gate, up = layer.gate_up(self._normed(state, layer.mlp_norm)).chunk(2, -1)
         mixed: torch.Tensor = layer.down(apply_elementwise(F.silu, gate).mul_(up))
-        return state + mixed
+        return state + self._group.sum(mixed)
 
     def _normed(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         normed: torch.Tensor = F.rms_norm(rows, weight.shape, weight, self._eps)
         return normed
 
 
-def _take_layer(layer: Any) -> _Layer:
+def _take_layer(layer: Any, *, first: bool) -> _Layer:
+    """`first`: of the ranks, the one that adds the biases of what is summed over them."""
     attention, mlp = layer.self_attn, layer.mlp
     window = getattr(attention, "sliding_window", None)
     if window is None and attention.config.model_type == "mistral":
@@ -152,22 +175,24 @@ def _take_layer(layer: Any) -> _Layer:
         query_norm=attention.q_norm.weight.detach() if hasattr(attention, "q_norm") else None,
         key_norm=attention.k_norm.weight.detach() if hasattr(attention, "k_norm") else None,
         kind=AttentionKind(scale=attention.scaling, window=window or 0),
-        output=_fused("output", attention.o_proj),
+        output=_fused("output", attention.o_proj, biased=first),
         mlp_norm=layer.post_attention_layernorm.weight.detach(),
         gate_up=_fused("gate_up", mlp.gate_proj, mlp.up_proj),
-        down=_fused("down", mlp.down_proj),
+        down=_fused("down", mlp.down_proj, biased=first),
     )
 
 
-def _fused(name: str, *parts: torch.nn.Linear) -> Projection:
-    biased = any(part.bias is not None for part in parts)
-    biases = (
-        [p.weight.new_zeros(p.out_features) if p.bias is None else p.bias.detach() for p in parts]
-        if biased
-        else []
-    )
-    weight = parts[0].weight if len(parts) == 1 else torch.cat([part.weight.detach() for part in parts])
-    return Projection(weight, torch.cat(biases) if biased else None, name)
+def _fused(name: str, *parts: torch.nn.Linear, biased: bool = True) -> Projection:
+    weights = [local_part(part.weight) for part in parts]
+    biases = None
+    if biased and any(part.bias is not None for part in parts):
+        biases = torch.cat(
+            [
+                weight.new_zeros(len(weight)) if part.bias is None else local_part(part.bias)
+                for part, weight in zip(parts, weights, strict=True)
+            ]
+        )
+    return Projection(weights[0] if len(weights) == 1 else torch.cat(weights), biases, name)
 
 
 def _rotations(rotary: Any, positions: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

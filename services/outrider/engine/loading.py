@@ -9,9 +9,12 @@ from typing import Any
 import torch
 import transformers
 
+from outrider.config.schema import EngineConfig
 from outrider.core.errors import ConfigError, UnsupportedModelError
 from outrider.engine.generic import GenericRunner
 from outrider.engine.lean import LeanRunner, is_lean
+from outrider.engine.parallel.group import Group
+from outrider.engine.parallel.shard import part_of
 from outrider.engine.runner import Runner
 
 SUPPORTED = (
@@ -85,6 +88,7 @@ def load_runner(
     slots: int,
     lean: bool,
     head_rows: torch.Tensor | None,
+    group: Group | None = None,
 ) -> Runner:
     """Load the weights and choose the way to run them.
 
@@ -96,6 +100,8 @@ def load_runner(
         slots: token slots of the pool.
         lean: take the lean forward where the model has one.
         head_rows: restrict the output head to these vocabulary ids.
+        group: the ranks that share the model (see `parallel.sizes.check_sizes`); of the weights only this
+            one's part is read.
 
     Raises:
         ConfigError: there are no safetensors weights, or they do not fit.
@@ -104,20 +110,27 @@ def load_runner(
         raise ConfigError(f"{folder} has no *.safetensors weights; other formats are not loaded")
     transformers.utils.logging.disable_progress_bar()
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(  # a local folder  # nosec B615
-            folder,
-            config=config,
-            dtype=dtype,
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
-        )
+        with part_of(group) as told:
+            model = transformers.AutoModelForCausalLM.from_pretrained(  # a local folder  # nosec B615
+                folder,
+                config=config,
+                dtype=dtype,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                **told,
+            )
+            model = model.eval().requires_grad_(False).to(device)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(f"the weights of {folder} cannot be loaded: {error}") from error
-    model = model.eval().requires_grad_(False).to(device)
     if lean and is_lean(config):
-        return LeanRunner(model, slots, head_rows)
+        return LeanRunner(model, slots, head_rows, group)
     return GenericRunner(model, slots, head_rows)
+
+
+def pool_slots(config: EngineConfig) -> int:
+    """Token slots of the pool; block 0 comes on top of what can be used."""
+    return (config.pool_tokens // config.block_size + 1) * config.block_size
 
 
 def eos_token_ids(folder: Path, config: Any) -> frozenset[int]:

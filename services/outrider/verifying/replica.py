@@ -12,6 +12,7 @@ from outrider.config.schema import DrafterConfig, OutriderConfig, VerifierConfig
 from outrider.core.errors import InternalError, OutriderError, UnavailableError
 from outrider.discovery import Announcer, Instance, NullAnnouncer, Role, open_registry
 from outrider.engine.api import EngineApi
+from outrider.engine.parallel.ranks import LostRankError
 from outrider.sessions.store import SessionStore
 from outrider.sessions.writer import CommitWriter
 from outrider.structured import GrammarCompiler, GrammarVocabulary
@@ -181,7 +182,10 @@ class Replica:
 
     def _engine_ended(self, work: asyncio.Future[None]) -> None:
         error: OutriderError = UnavailableError("the verifier is stopping")
-        if work.exception() is not None:
+        failure = work.exception()
+        if isinstance(failure, LostRankError):  # no session is to blame: another verifier may go on with it
+            error = UnavailableError("the verifier has lost a part of its model")
+        elif failure is not None:
             error = InternalError("the engine stopped")
         self.front.arrivals.close()
         self.streams.fail_all(error)

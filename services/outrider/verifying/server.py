@@ -25,6 +25,7 @@ from outrider.discovery import (
     open_announcer,
 )
 from outrider.engine.engine import Engine
+from outrider.engine.parallel.opening import open_engine
 from outrider.engine.parallel.ranks import RankLauncher
 from outrider.sessions import open_store
 from outrider.telemetry import tracing
@@ -40,6 +41,9 @@ SPARE_STREAMS = 256
 """Calls at once of one gateway, beside its sessions."""
 CLOSE_S = 1.0
 """How long streams may then take to close, and the last commits to be stored."""
+
+RANK_CHECK_S = 0.5
+"""How often the other ranks of the model are looked at: one may die while the engine is idle."""
 
 
 async def serve(
@@ -57,14 +61,14 @@ async def serve(
         config: of the whole deployment.
         ready: called with {"grpc": "host:port"} once it takes calls (with "metrics" if these are served).
         stop: ends it.
-        launcher: starts the other ranks of a tensor-parallel model; None: as processes on this machine.
+        launcher: starts the other ranks of a tensor-parallel model; needed if there are any.
         registry: for its metrics; None: one of its own.
         instance_id: tells this process from others, also earlier ones at its address; empty: a random one.
 
     Raises:
         ConfigError: no such model, an address that cannot be bound, or files that `security` names are wrong.
         UnsupportedModelError: the target's architecture is not supported.
-        InternalError: a defect ended the engine thread.
+        InternalError: a defect ended the engine thread, or a rank of the model was lost.
     """
     own, instance_id = config.verifier, instance_id or uuid.uuid4().hex
     protection = internal_protection(config.security)
@@ -76,7 +80,8 @@ async def serve(
         stack.push_async_callback(store.close)
         announcer = open_announcer(config)
         stack.push_async_callback(announcer.close)
-        engine = await thread.call(lambda: Engine.load(folder, own, name=config.name))
+        engine = await thread.call(lambda: open_engine(folder, own, name=config.name, launcher=launcher))
+        stack.callback(engine.close)
         traces = tracing.setup(config.telemetry, "verifier", instance_id=instance_id)
         stack.push_async_callback(asyncio.to_thread, traces.shutdown)
         registry = registry or CollectorRegistry()
@@ -111,7 +116,7 @@ async def serve(
             announced(announcer, instance, lambda: _load(replica), interval_s=config.registry.heartbeat_s)
         )
         ready(addresses)
-        await _until(stop, work)
+        await _until(stop, work, engine)
 
 
 @asynccontextmanager
@@ -151,15 +156,28 @@ def _load(replica: Replica) -> Load:
     return Load(load.running, load.waiting, load.max_running, load.kv_usage)
 
 
-async def _until(stop: asyncio.Event, work: asyncio.Future[None]) -> None:
+async def _until(stop: asyncio.Event, work: asyncio.Future[None], engine: Engine) -> None:
     """Wait for `stop`.
 
     Raises:
-        InternalError: the engine thread ended first.
+        InternalError: the engine thread ended first, or a rank of the model did.
     """
-    stopped = asyncio.ensure_future(stop.wait())
-    either: set[asyncio.Future[Any]] = {stopped, work}
-    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
+    waited: tuple[asyncio.Future[Any], ...] = (
+        asyncio.ensure_future(stop.wait()),
+        asyncio.ensure_future(_lost(engine)),
+    )
+    stopped, lost = waited
+    await asyncio.wait({*waited, work}, return_when=asyncio.FIRST_COMPLETED)
+    for task in waited:
+        task.cancel()
     if work.done():
         raise InternalError("the engine thread ended by itself") from work.exception()
+    if lost.done() and not stopped.done():
+        raise InternalError(lost.result())
+
+
+async def _lost(engine: Engine) -> str:
+    """Wait until the model cannot run any more; why, in words."""
+    while not (why := engine.dead()):
+        await asyncio.sleep(RANK_CHECK_S)
+    return why

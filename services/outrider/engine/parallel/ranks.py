@@ -13,6 +13,13 @@ from typing import Protocol
 from outrider.config.schema import EngineConfig
 
 
+class LostRankError(Exception):
+    """A rank is gone, or out of step: the model cannot run any more.
+
+    No OutriderError: those end a session or a request. This one ends the process.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class RankTask:
     """All that a follower needs to know."""
@@ -40,6 +47,9 @@ class RankLauncher(Protocol):
 
     def host(self) -> str:
         """The address of this machine under which followers reach it."""
+
+    def threads(self, world_size: int) -> int:
+        """Torch threads of each rank where the configuration does not say; 0: torch's own default."""
 
     def launch(self, tasks: list[RankTask]) -> Ranks:
         """Start them; returns at once. What goes wrong there shows in `dead`, or as a timeout at rank 0."""
