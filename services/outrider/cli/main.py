@@ -21,6 +21,7 @@ from outrider.cli.connecting import (
     connection_to,
 )
 from outrider.cli.console import err
+from outrider.cli.deploy import deploy
 from outrider.cli.generate import generate
 from outrider.cli.keys import app as keys_app
 from outrider.cli.models import app as models_app
@@ -92,9 +93,21 @@ def serve(
 def verifier(config: ConfigOption = None, overrides: SetOption = None) -> None:
     """Run one verifier. Prints a line of JSON with its address when it is ready."""
     loaded = _load(config, overrides)
+    from outrider.cli.ranks import LocalRanks
     from outrider.verifying.server import serve as serve_verifier
 
-    run_service("verifier", lambda ready, stop: serve_verifier(loaded, ready=ready, stop=stop))
+    ranks = LocalRanks(loaded.telemetry.log_level)
+    run_service(
+        "verifier", lambda ready, stop: serve_verifier(loaded, ready=ready, stop=stop, launcher=ranks)
+    )
+
+
+@app.command(hidden=True)
+def rank() -> None:
+    """Run one rank of a tensor-parallel verifier, which starts it and tells it its task on standard input."""
+    from outrider.cli.ranks import run_follower
+
+    run_follower(sys.stdin.read())
 
 
 @app.command()
@@ -119,6 +132,7 @@ def gateway(config: ConfigOption = None, overrides: SetOption = None) -> None:
     run_service("gateway", lambda ready, stop: serve_gateway(loaded, ready=ready, stop=stop))
 
 
+app.command()(deploy)
 app.command()(generate)
 
 
