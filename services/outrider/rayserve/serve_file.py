@@ -178,4 +178,5 @@ def _read_otherwise(ours: Any, theirs: Any, at: Where = ()) -> Iterator[str]:
         for number, (mine, value) in enumerate(zip(ours, theirs, strict=True)):
             yield from _read_otherwise(mine, value, (*at, number))
     elif type(ours) is not type(theirs) or ours != theirs:
-        yield f"{path_of(at)}: {shown(ours)} is {shown(theirs)} to {_THEY}: put it in quotes"
+        better = "put it in quotes" if isinstance(ours, str) else f"write {shown(ours)}"
+        yield f"{path_of(at)}: {shown(ours)} is {shown(theirs)} to {_THEY}: {better}"
