@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
-from outrider.config.schema import OutriderConfig
+from prometheus_client import CollectorRegistry
+
+from outrider.config.schema import GatewayConfig, OutriderConfig
 from outrider.discovery import (
     Instance,
     Load,
@@ -18,8 +20,22 @@ from outrider.discovery import (
     open_announcer,
 )
 from outrider.gateway.parts import Parts
+from outrider.telemetry.metrics import serve_metrics
 
 _LOG = logging.getLogger(__name__)
+
+
+@contextmanager
+def metrics_page(own: GatewayConfig, metrics: CollectorRegistry) -> Iterator[str]:
+    """The /metrics page on a listener of its own, if there is to be one; yields host:port, or nothing."""
+    if own.metrics_port is None:
+        yield ""
+        return
+    page = serve_metrics(metrics, own.host, own.metrics_port)
+    try:
+        yield page.address
+    finally:
+        page.close()
 
 
 @asynccontextmanager

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from grpc import aio
-from prometheus_client import CollectorRegistry
 
 from outrider.config.schema import GatewayConfig, OutriderConfig
 from outrider.gateway.auth.grpc_gate import KeyGate
@@ -17,9 +15,8 @@ from outrider.gateway.generations import Generations
 from outrider.gateway.grpc_service import GenerationServicer
 from outrider.gateway.http_server import HttpServer, listening
 from outrider.gateway.parts import Parts, assembled
-from outrider.gateway.presence import present
+from outrider.gateway.presence import metrics_page, present
 from outrider.gateway.verifiers import VerifierPool
-from outrider.telemetry.metrics import serve_metrics
 from outrider.wire import channels
 from outrider.wire.protection import Protection, public_protection
 from outrider.wire.services import GENERATION, add_generation
@@ -51,7 +48,7 @@ async def serve(
     public = public_protection(config.security)
     async with assembled(config, stop) as parts:
         if parts is not None:
-            with _metrics_page(config.gateway, parts.metrics) as page:
+            with metrics_page(config.gateway, parts.metrics) as page:
                 await _serve(config, parts, public, page, ready, stop, grace_s)
 
 
@@ -86,19 +83,6 @@ async def _serve(
             await asyncio.gather(http.stop(), grpc.stop(grace_s + LAST_WORDS_S))
             ending.cancel()
             await generations.settled()
-
-
-@contextmanager
-def _metrics_page(own: GatewayConfig, metrics: CollectorRegistry) -> Iterator[str]:
-    """The /metrics page on a listener of its own, if there is to be one; yields host:port, or nothing."""
-    if own.metrics_port is None:
-        yield ""
-        return
-    page = serve_metrics(metrics, own.host, own.metrics_port)
-    try:
-        yield page.address
-    finally:
-        page.close()
 
 
 async def _break_off(generations: Generations, grace_s: float) -> None:

@@ -46,13 +46,25 @@ class KeyGate(aio.ServerInterceptor):
         if handler is None or method.startswith(HEALTH_METHODS):
             return handler
         try:
-            tenant = tenant_of(self._authenticator, handler_call_details.invocation_metadata)
+            self.admit(method, handler_call_details.invocation_metadata)
+        except OutriderError as error:
+            return refusal(handler, _refuse_with(error))
+        return handler
+
+    def admit(self, method: str, sent: Iterable[tuple[str, str | bytes]] | None) -> None:
+        """Let a call in, of `method` (/service/name) with the metadata `sent`.
+
+        Raises:
+            UnauthenticatedError: the key is missing or wrong.
+            RateLimitedError: its owner calls too often.
+        """
+        try:
+            tenant = tenant_of(self._authenticator, sent)
             if method in COUNTED:
                 self._limiter.request(tenant)
         except OutriderError as error:
             self._refused(method.removeprefix("/"), describe(error).label)
-            return refusal(handler, _refuse_with(error))
-        return handler
+            raise
 
 
 def tenant_of(authenticator: Authenticator, sent: Iterable[tuple[str, str | bytes]] | None) -> str:

@@ -65,7 +65,9 @@ class ApiKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+        # Behind a proxy that has given the application a prefix, `path` includes it.
+        path = scope["path"].removeprefix(scope.get("root_path", "")) if scope["type"] == "http" else ""
+        if scope["type"] != "http" or path in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
@@ -75,7 +77,7 @@ class ApiKey:
             if scope["method"] == "POST":
                 self._limiter.request(tenant)
         except OutriderError as error:
-            self._refused(scope["path"], describe(error).label)
+            self._refused(path, describe(error).label)
             await error_response(error)(scope, receive, send)
             return
         scope.setdefault("state", {})["tenant"] = tenant
