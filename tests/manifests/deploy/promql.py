@@ -36,7 +36,7 @@ def known_series() -> dict[str, Series]:
     series = {"up": Series("gauge", TARGET)}
     for metric in names.METRICS:
         series |= _samples(metric.name, metric.kind, TARGET | {names.LABEL_MODEL, *metric.labels})
-    for name, (kind, *labels) in yaml.safe_load((HERE / "ray_metrics.yaml").read_text()).items():
+    for name, (kind, *labels) in yaml.safe_load((HERE / "foreign_metrics.yaml").read_text()).items():
         series |= _samples(name, kind, frozenset(labels) | {"instance", "job"})
     for rule in rules():
         if "record" in rule:

@@ -85,7 +85,7 @@ def test_metrics_of_ray_serve_are_those_of_the_installed_version() -> None:
     assert found is not None and found.origin is not None
     sources = (Path(found.origin).parent / "serve" / "_private").glob("*.py")
     made = {name for path in sources for name in re.findall(r'"(serve_[a-z_]+)"', path.read_text("utf-8"))}
-    used = yaml.safe_load((HERE / "ray_metrics.yaml").read_text("utf-8"))
+    used = yaml.safe_load((HERE / "foreign_metrics.yaml").read_text("utf-8"))
     plain = {
         name.removeprefix("ray_").removesuffix("_total") for name in used if name.startswith("ray_serve")
     }
