@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from outrider.core import limits
 from outrider.core.errors import InvalidRequestError, ModelNotFoundError
 from outrider.core.params import SamplingParams
-from outrider.gateway.presentation import Origin, Presentation, digest_of
+from outrider.gateway.presentation import Call, Presentation, digest_of
 from outrider.gateway.tokenizer import TextTokenizer
 from outrider.wire.messages import ChatTurn, Conversation, GenerationRequest, SessionRequest, VerifierInfo
 
@@ -28,9 +28,9 @@ class PromptOptions:
 class PromptAdmission:
     """Admits the requests of one prompt, which differ in nothing but their seeds."""
 
-    def __init__(self, options: PromptOptions | None = None, origin: Origin | None = None) -> None:
+    def __init__(self, options: PromptOptions | None = None, call: Call | None = None) -> None:
         self._options = options or PromptOptions()
-        self._origin = origin or Origin()
+        self._call = call or Call()
         self._admitting = asyncio.Lock()
         self._first: SessionRequest | None = None
 
@@ -48,7 +48,7 @@ class PromptAdmission:
         """
         async with self._admitting:
             if self._first is None:
-                self._first = await admit(request, self._options, self._origin, info, tokenizer)
+                self._first = await admit(request, self._options, self._call, info, tokenizer)
         sampling = replace(self._first.sampling, seed=request.sampling.seed)
         return replace(self._first, session_id=session_id, sampling=sampling)
 
@@ -75,7 +75,7 @@ class Admission:
 async def admit(
     request: GenerationRequest,
     options: PromptOptions,
-    origin: Origin,
+    call: Call,
     info: VerifierInfo,
     tokenizer: TextTokenizer,
 ) -> SessionRequest:
@@ -118,17 +118,17 @@ async def admit(
         speculation=request.speculation,
         logprobs=request.logprobs,
         cache_salt=request.cache_salt,
-        presentation=_presentation(request, origin, prompt, tokenizer).encode(),
+        presentation=_presentation(request, call, prompt, tokenizer).encode(),
     )
 
 
 def _presentation(
-    request: GenerationRequest, origin: Origin, prompt: tuple[int, ...], tokenizer: TextTokenizer
+    request: GenerationRequest, call: Call, prompt: tuple[int, ...], tokenizer: TextTokenizer
 ) -> Presentation:
     return Presentation(
-        operation=origin.operation,
-        created=origin.created,
-        digest=digest_of(origin.body_digest, prompt),
+        operation=call.operation,
+        created=call.created,
+        digest=digest_of(call.body_digest, prompt),
         stop=request.stop.stop,
         include_stop=request.stop.include_stop,
         min_tokens=request.sampling.edits.min_tokens,

@@ -23,7 +23,7 @@ from outrider.gateway.auth.grpc_gate import tenant_of
 from outrider.gateway.generation import Generation
 from outrider.gateway.generations import Generations, draw_seed
 from outrider.gateway.observation import Caller, Observer, safe_request_id
-from outrider.gateway.presentation import Origin
+from outrider.gateway.presentation import Call
 from outrider.telemetry import names
 from outrider.wire import convert, metadata
 from outrider.wire.errors import abort
@@ -60,7 +60,7 @@ class GenerationServicer(GenerationService):
 
         def opened() -> AbstractAsyncContextManager[Generation]:
             asked = convert.generation_request_from_proto(request, draw_seed=draw_seed)
-            admission = Admission(PromptAdmission(origin=Origin(operation)))
+            admission = Admission(PromptAdmission(call=Call(operation)))
             return self._generations.open(asked, self._caller(operation, context), admission)
 
         await self._answer(_GENERATE, context, opened, convert.generation_event_to_proto)

@@ -20,7 +20,7 @@ _MAX_TEXT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class Call:
     """The call that a session was asked for in, as far as those that resume it need to know."""
 
     operation: str = ""  # names.OPERATION_*

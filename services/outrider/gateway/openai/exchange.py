@@ -25,7 +25,7 @@ from outrider.gateway.openai.positions import FIELD, Positions
 from outrider.gateway.openai.shapes import Identity, Shape
 from outrider.gateway.openai.streaming import EventStream
 from outrider.gateway.playing import Begun, PlayEvent, parts_of, play
-from outrider.gateway.presentation import Origin
+from outrider.gateway.presentation import Call
 from outrider.gateway.replaying import replay
 from outrider.gateway.tokenizer import TextTokenizer
 from outrider.wire.messages import VerifierInfo
@@ -91,10 +91,8 @@ class Exchange(Response):
         last = request.headers.get(FIELD)
         identity = Identity.new(self._endpoint.prefix)
         positions = self._positions(last, body, identity, len(asked))
-        origin = Origin(
-            self._endpoint.operation, identity.created, digest_of_body(raw) if body.streams else b""
-        )
-        parts = parts_of(asked, positions.session_id, lambda: PromptAdmission(body.prompt_options, origin))
+        call = Call(self._endpoint.operation, identity.created, digest_of_body(raw) if body.streams else b"")
+        parts = parts_of(asked, positions.session_id, lambda: PromptAdmission(body.prompt_options, call))
         if last is None:
             events = play(self._generations, parts, caller)
         else:
