@@ -24,6 +24,8 @@ CHUNK = 65_536
 IN_FLIGHT = 64
 """Chunks of one direction that a delay may hold."""
 CONTROL_TIMEOUT_S = 20.0
+CLOSE_S = 1.0
+"""For connections to come to their end by themselves."""
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: a close is a reset
 
 
@@ -129,7 +131,7 @@ class Proxy:
             return
         try:
             there = await asyncio.open_connection(*_split(self.target))
-        except OSError:
+        except (OSError, asyncio.CancelledError):
             _reset(writer)
             return
         if self._refusing:  # since this one came
@@ -161,12 +163,14 @@ class Proxy:
             self._gate.clear()
 
     async def _close(self) -> None:
+        """No connection may be left to the garbage collector, nor one that came just now."""
+        self._refusing = True
         self._server.close()
         await self._cut()
-        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            _, late = await asyncio.wait(tasks, timeout=CLOSE_S)
+            for task in late:
+                task.cancel()
 
 
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -224,7 +224,9 @@ class Listed:
     """Scripted replicas that enter themselves."""
 
     def __init__(self, server: RedisServer, script: Script) -> None:
-        self.config = RegistryConfig(kind="redis", url=server.url, lease_s=0.6, heartbeat_s=0.1)
+        self.config = RegistryConfig(
+            kind="redis", url=server.url, namespace="both", lease_s=0.6, heartbeat_s=0.1
+        )
         self.script = script
 
     @asynccontextmanager
@@ -233,9 +235,11 @@ class Listed:
         drafter = ScriptedDrafter(self.script)
         announcer = open_announcer(OutriderConfig(registry=self.config))
         async with scripted(drafter) as config:
-            await announcer.start(Instance(Role.DRAFTER, f"127.0.0.1:{config.port}", "s", "one"))
-            yield drafter
-            await announcer.close()
+            try:
+                await announcer.start(Instance(Role.DRAFTER, f"127.0.0.1:{config.port}", "s", "one"))
+                yield drafter
+            finally:
+                await announcer.close()
 
     @asynccontextmanager
     async def verifier(self, tiny: Path) -> AsyncIterator[Verifier]:
