@@ -7,9 +7,7 @@ received. It claims the session first; the old stream is dropped afterwards.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import random
 from collections.abc import Sequence
 
 from outrider.core.errors import (
@@ -31,6 +29,7 @@ from outrider.gateway.attaching import ELSEWHERE, Attaching, Origin
 from outrider.gateway.background import Background
 from outrider.gateway.observation import Observation
 from outrider.gateway.receiving import Received
+from outrider.gateway.searching import Search, why_none
 from outrider.gateway.verifier_link import Metadata, SessionStream, VerifierLink
 from outrider.gateway.verifiers import VerifierPool
 from outrider.wire.messages import (
@@ -43,8 +42,6 @@ from outrider.wire.messages import (
 
 _LOG = logging.getLogger(__name__)
 
-FIRST_BACKOFF_S = 0.05
-LAST_BACKOFF_S = 1.0
 RECHECK_S = 0.5
 """How long a verifier whose stream broke has to show that it is there: it still has the session."""
 MAX_FRUITLESS = 5
@@ -114,7 +111,7 @@ class Session:
             if not await self._pool.recheck(RECHECK_S):
                 break
         self.over = all(isinstance(error, OverloadedError | SessionNotFoundError) for error in failures)
-        raise _why_none(failures)
+        raise why_none(failures)
 
     async def next(self) -> SessionEvent | None:
         """The next event. After `end`, None when the verifier says no more.
@@ -247,7 +244,7 @@ class Session:
         places = [link for link in self._places("") if link is not lost and not link.candidate.full]
         failures: list[OutriderError] = [cause]
         if await self._first_of(places, failures) is None:
-            raise _why_none(failures) from cause
+            raise why_none(failures) from cause
 
     async def _move(self, cause: OutriderError) -> None:
         """Find a verifier that goes on with it.
@@ -269,7 +266,7 @@ class Session:
                 ) from cause
         self._received.broken()
         until = min(asyncio.get_running_loop().time() + self._failover_s, self._deadline)
-        search = _Search()
+        search = Search()
         try:
             async with asyncio.timeout_at(until) as self._searching:
                 await self._search(lost, cause, search)
@@ -286,10 +283,9 @@ class Session:
             self._searching = None
         self._observation.failed_over(reason, search.attempts, "moved")
 
-    async def _search(self, lost: VerifierLink, cause: OutriderError, search: _Search) -> None:
+    async def _search(self, lost: VerifierLink, cause: OutriderError, search: Search) -> None:
         """Try all that are there, again and again."""
         holder = await self._still_there(lost, cause)
-        backoff = FIRST_BACKOFF_S
         while True:
             upcoming = self._pool.moved.upcoming
             places = self._places(holder)
@@ -303,14 +299,7 @@ class Session:
                     search.failed(link, error)
                 else:
                     return
-            # A verifier that comes is tried at once; one that was tried has its pause, whatever it says.
-            pause_s = backoff * random.uniform(0.5, 1.0)
-            if places:
-                await asyncio.sleep(pause_s)
-                backoff = min(2 * backoff, LAST_BACKOFF_S)
-            else:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(upcoming.wait(), LAST_BACKOFF_S)
+            await search.pause(upcoming, tried=bool(places))
 
     async def _still_there(self, lost: VerifierLink, cause: OutriderError) -> str:
         """Address of the verifier if it answers although its stream broke; empty: it does not."""
@@ -325,37 +314,10 @@ class Session:
     def _places(self, holder: str) -> Sequence[VerifierLink]:
         return self._pool.places(key=self._origin.key, holder=holder, model=self._model)
 
-    def _gave_up(self, until: float, search: _Search) -> OutriderError:
+    def _gave_up(self, until: float, search: Search) -> OutriderError:
         if until >= self._deadline:
             return DeadlineExceededError("the request's time passed while its session had no verifier")
         return UnavailableError(
             f"the verifier was lost, and no other one went on with the session within {self._failover_s:g} s "
             f"({search.attempts} attempts)"
         )
-
-
-class _Search:
-    """What the attempts of one failover met."""
-
-    def __init__(self) -> None:
-        self.attempts = 0
-        self._errors: dict[str, int] = {}
-
-    def failed(self, link: VerifierLink, error: OutriderError) -> None:
-        text = f"{link.address}: {error}"
-        self._errors[text] = self._errors.get(text, 0) + 1
-
-    def said(self) -> str:
-        told = [f"{text} ({times} times)" for text, times in self._errors.items()]
-        return "; ".join(told) or "no verifier was there"
-
-
-def _why_none(failures: Sequence[OutriderError]) -> OutriderError:
-    """What to tell the client: when to try again, if that is of use, before that it is of none."""
-    overloaded = [error for error in failures if isinstance(error, OverloadedError)]
-    if overloaded:
-        return min(overloaded, key=lambda error: error.retry_after_s)
-    if not failures:
-        return UnavailableError("no verifier is available")
-    passing = [error for error in failures if isinstance(error, UnavailableError)]
-    return passing[-1] if passing else failures[-1]

@@ -12,12 +12,12 @@ from time import monotonic
 
 from grpc import aio
 
+from outrider.core.backoff import Backoff
 from outrider.core.bucket import Bucket
 from outrider.core.errors import ModelMismatchError, OutriderError, ProtocolError, UnavailableError
 from outrider.core.models import DrafterInfo, ModelInfo, check_pairing
 from outrider.core.rounds import Proposal
 from outrider.discovery import Instance
-from outrider.verifying.backoff import Backoff
 from outrider.verifying.mailbox import Drafted, Inward, LinkDown, LinkDraining, LinkLoad, LinkTook, LinkUp
 from outrider.verifying.outgoing import Outgoing
 from outrider.wire import convert

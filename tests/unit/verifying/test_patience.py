@@ -1,6 +1,5 @@
 """How long a proposal is worth waiting for. The clock is a number."""
 
-from outrider.verifying.backoff import Backoff
 from outrider.verifying.patience import Patience
 
 
@@ -75,11 +74,3 @@ def test_a_wait_that_began_before_the_rest_is_no_probe() -> None:
     for _ in range(5):  # other sessions waited too
         patience.miss(0.1)
     assert patience.resting(0.9) and not patience.resting(1.0)
-
-
-def test_backoff_doubles_with_jitter_and_starts_over() -> None:
-    backoff = Backoff(0.1, 1.0)
-    for most in (0.1, 0.2, 0.4, 0.8, 1.0, 1.0):
-        assert most / 2 <= backoff.next_s() <= most
-    backoff.reset()
-    assert backoff.next_s() <= 0.1

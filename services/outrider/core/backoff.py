@@ -8,7 +8,7 @@ import random
 class Backoff:
     """Delays that double from `first_s` to `most_s`, each shortened at random by up to a half.
 
-    The jitter keeps many verifiers from knocking at once when a drafter is back.
+    The jitter keeps many from knocking at once when what they wait for is back.
     """
 
     def __init__(self, first_s: float, most_s: float, rng: random.Random | None = None) -> None:
