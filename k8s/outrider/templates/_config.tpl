@@ -35,6 +35,19 @@ redis://{{ include "outrider.redis" . }}:6379/1?{{ $file }}
 {{- end -}}
 {{- end -}}
 
+{{/* `pools`; without autoscaling each has one size, min_replicas. A mapping in YAML. */}}
+{{- define "outrider.pools" -}}
+{{- $pools := deepCopy .Values.pools -}}
+{{- if not .Values.autoscaling.enabled -}}
+{{- range $pool := concat (list $pools.gateway $pools.verifier) (values (default dict $pools.drafters)) -}}
+{{- $size := max 1 (int (dig "min_replicas" 1 $pool)) -}}
+{{- $_ := set $pool "min_replicas" $size -}}
+{{- $_ := set $pool "max_replicas" $size -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $pools -}}
+{{- end -}}
+
 {{/* What Ray Serve deploys: the same form as deploy/serve. */}}
 {{- define "outrider.serveConfig" -}}
 proxy_location: EveryNode
@@ -53,7 +66,7 @@ applications:
       config:
         {{- include "outrider.config" . | nindent 8 }}
       pools:
-        {{- toYaml .Values.pools | nindent 8 }}
+        {{- include "outrider.pools" . | nindent 8 }}
     {{- if .Values.autoscaling.enabled }}
     autoscaling_policy:
       policy_function: outrider.rayserve.autoscaling:ApplicationPolicy

@@ -72,6 +72,8 @@ spec:
       env:
         - {name: HOME, value: /tmp}
         - {name: OUTRIDER_CACHE, value: /cache}
+        # Ray's default, 15, starves replicas beside anything else on the node.
+        - {name: RAY_worker_niceness, value: "0"}
         {{- if ($values.config.telemetry | default dict).otlp_endpoint }}
         - {name: RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH, value: "outrider.rayserve.tracing:span_processors"}
         - {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ $values.config.telemetry.otlp_endpoint | quote }}}

@@ -1,0 +1,1 @@
+"""Manifests for Kubernetes: the Helm chart and those without Ray."""
