@@ -85,7 +85,8 @@ def _plan(
     since = max(kept.since, now.now - settings.worth.window_s)
     late = lateness_of(drafters_since(memory.samples, since, kind))
     kept = replace(kept, ceiling=learn(own, kept.ceiling, late, now.now))
-    each = each_holds(own, load, kept.ceiling, now.now)
+    known = kept.reporting or all_.reporting
+    each = each_holds(own, load, kept.ceiling, now.now) if known else 0.0
     return _Plan(kept, load, each, wanted_drafters(own, load, each, late, pool.target))
 
 

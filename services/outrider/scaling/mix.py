@@ -27,23 +27,19 @@ def tokens_per_cost(offers: Mapping[str, Offer], counts: Mapping[str, int]) -> f
     return max(0.0, tokens) / cost
 
 
-def best_mix(offers: Mapping[str, Offer], least: Mapping[str, int] | None = None) -> dict[str, int]:
+def best_mix(offers: Mapping[str, Offer]) -> dict[str, int]:
     """How many of each kind give most tokens per cost; of equal ones the fewest.
 
     Dinkelbach's method for ratios (Management Science 13, 1967): for a given exchange rate of tokens for
     cost the kinds do not depend on each other, and the rate that the best counts give is the next one.
     It never falls, and there are finitely many counts: so it ends, at the optimum.
-
-    Args:
-        offers: by kind.
-        least: replicas that a kind must have.
     """
-    floor = {kind: min((least or {}).get(kind, 0), offer.most) for kind, offer in offers.items()}
-    counts, rate = floor, tokens_per_cost(offers, floor)
+    counts = dict.fromkeys(offers, 0)
+    rate = tokens_per_cost(offers, counts)
     while True:
         better = {
             kind: max(
-                range(floor[kind], offer.most + 1),
+                range(offer.most + 1),
                 key=lambda count, offer=offer: (  # type: ignore[misc]
                     offer.gain_of(count) - rate * offer.price * count,
                     -count,

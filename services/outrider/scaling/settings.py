@@ -21,7 +21,9 @@ class PoolScaling(_Section):
     )
     up_delay_s: float = Field(5.0, ge=0, description="more replicas are wanted for so long before they come")
     down_delay_s: float = Field(
-        300.0, ge=0, description="fewer are wanted for so long before they go: the most of that time stay"
+        300.0,
+        ge=0,
+        description="fewer are wanted for so long before they go: the most wanted in that time stay",
     )
 
 

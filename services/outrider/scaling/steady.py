@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from outrider.scaling.observation import Wish
 from outrider.scaling.settings import PoolScaling
@@ -15,7 +15,7 @@ class Hold:
 
     up_since: float | None = None
     down_since: float | None = None
-    most: int = 0  # wanted since then
+    peaks: tuple[tuple[float, int], ...] = ()  # when, and how many: wishes that no later one has reached
 
 
 def needed(amount: float, each: float, current: int, slack: float) -> int:
@@ -52,12 +52,15 @@ def steady(
     if count > target:
         since = hold.up_since if hold.up_since is not None else now
         return (count, Hold()) if now - since >= settings.up_delay_s else (target, Hold(up_since=since))
-    if hold.down_since is None:
-        hold = Hold(down_since=now)
-    hold = replace(hold, most=max(hold.most, count))
-    if hold.down_since is not None and now - hold.down_since >= settings.down_delay_s:
-        return hold.most, Hold()
-    return target, hold
+    return _fewer(count, target, settings.down_delay_s, hold, now)
+
+
+def _fewer(count: int, target: int, delay_s: float, hold: Hold, now: float) -> tuple[int, Hold]:
+    """Down to the most that were wanted within the delay."""
+    since = hold.down_since if hold.down_since is not None else now
+    peaks = (*(one for one in hold.peaks if one[1] > count and now - one[0] < delay_s), (now, count))
+    hold = Hold(down_since=since, peaks=peaks)
+    return (min(target, peaks[0][1]), hold) if now - since >= delay_s else (target, hold)
 
 
 def _ceil(ratio: float) -> int:

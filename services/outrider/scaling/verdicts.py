@@ -33,8 +33,9 @@ def verdicts(
     best = best_mix(offers)
     found = {}
     for kind, offer in offers.items():
-        count = best[kind] or _close_second(kind, offers, best, settings.worth.margin)
-        found[kind] = Verdict(count, _reason(gains, kind, count or kinds[kind].replicas, offer, kinds[kind]))
+        running = kinds[kind]
+        count = _kept(kind, min(running.replicas, offer.most), offers, best, settings.worth.margin)
+        found[kind] = Verdict(count, _reason(gains, kind, count or running.replicas, offer, running))
     return found
 
 
@@ -43,13 +44,12 @@ def _offer(gain: float, one: Running, price: float) -> Offer:
     return Offer(gain / min(1.0, reach * one.replicas), reach, price, max(1, one.most))
 
 
-def _close_second(kind: str, offers: Mapping[str, Offer], best: Mapping[str, int], margin: float) -> int:
-    """The best number over 0, if it costs no more than the margin; else 0."""
-    with_it = {
-        count: tokens_per_cost(offers, {**best, kind: count}) for count in range(1, offers[kind].most + 1)
-    }
-    count = max(with_it, key=lambda one: with_it[one])
-    return count if with_it[count] >= (1 - margin) * tokens_per_cost(offers, best) else 0
+def _kept(kind: str, now: int, offers: Mapping[str, Offer], best: Mapping[str, int], margin: float) -> int:
+    """The best number, or the one that there is `now` if that is more and costs no more than the margin."""
+    if now <= best[kind]:
+        return best[kind]
+    as_now = tokens_per_cost(offers, {**best, kind: now})
+    return now if as_now >= (1 - margin) * tokens_per_cost(offers, best) else best[kind]
 
 
 def _reason(gains: Gains, kind: str, count: int, offer: Offer, one: Running) -> str:
