@@ -79,30 +79,24 @@ class Gateway(ServiceReplica):
         self._parts.app.add_middleware(BehindServe)
         return self._parts.app
 
-    async def Generate(
-        self, request: pb.GenerateRequest, grpc_context: ServeCall
-    ) -> AsyncIterator[pb.GenerateResponse]:
+    async def Generate(self, request: bytes, grpc_context: ServeCall) -> AsyncIterator[pb.GenerateResponse]:
         """See the proto file."""
         assert self._ingress is not None
         async for message in self._ingress.generate(request, grpc_context):
             yield message
 
-    async def Resume(
-        self, request: pb.ResumeRequest, grpc_context: ServeCall
-    ) -> AsyncIterator[pb.ResumeResponse]:
+    async def Resume(self, request: bytes, grpc_context: ServeCall) -> AsyncIterator[pb.ResumeResponse]:
         """See the proto file."""
         assert self._ingress is not None
         async for message in self._ingress.resume(request, grpc_context):
             yield message
 
-    async def Cancel(self, request: pb.CancelRequest, grpc_context: ServeCall) -> pb.CancelResponse:
+    async def Cancel(self, request: bytes, grpc_context: ServeCall) -> pb.CancelResponse:
         """See the proto file."""
         assert self._ingress is not None
         return await self._ingress.cancel(request, grpc_context)
 
-    async def ListModels(
-        self, request: pb.ListModelsRequest, grpc_context: ServeCall
-    ) -> pb.ListModelsResponse:
+    async def ListModels(self, request: bytes, grpc_context: ServeCall) -> pb.ListModelsResponse:
         """See the proto file."""
         assert self._ingress is not None
         return await self._ingress.list_models(request, grpc_context)

@@ -12,20 +12,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import grpc
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from outrider.core.errors import OutriderError
 from outrider.gateway.parts import Parts
 from outrider.rayserve.tracing import current_traceparent
 from outrider.wire import metadata
 from outrider.wire.errors import abort
+from outrider.wire.guard import unreadable
 from outrider.wire.services import GENERATION
 from outrider.wire.v1 import generation_pb2 as pb
 
 _LOG = logging.getLogger(__name__)
 
 Metadata = Sequence[tuple[str, str]]
-Answer = TypeVar("Answer", bound=Message)
+Asked = TypeVar("Asked", bound=Message)
+Told = TypeVar("Told")
 
 
 class ServeCall(Protocol):
@@ -55,28 +57,36 @@ class GenerationIngress:
         self._gate = parts.gate
         self._max_bytes = max_bytes
 
-    def generate(self, request: pb.GenerateRequest, call: ServeCall) -> AsyncIterator[pb.GenerateResponse]:
+    def generate(self, request: bytes, call: ServeCall) -> AsyncIterator[pb.GenerateResponse]:
         """See GenerationServicer.Generate."""
-        return self._stream("Generate", self._servicer.Generate, request, call)
+        return self._stream("Generate", pb.GenerateRequest, self._servicer.Generate, request, call)
 
-    def resume(self, request: pb.ResumeRequest, call: ServeCall) -> AsyncIterator[pb.ResumeResponse]:
+    def resume(self, request: bytes, call: ServeCall) -> AsyncIterator[pb.ResumeResponse]:
         """See GenerationServicer.Resume."""
-        return self._stream("Resume", self._servicer.Resume, request, call)
+        return self._stream("Resume", pb.ResumeRequest, self._servicer.Resume, request, call)
 
-    async def cancel(self, request: pb.CancelRequest, call: ServeCall) -> pb.CancelResponse:
+    async def cancel(self, request: bytes, call: ServeCall) -> pb.CancelResponse:
         """See GenerationServicer.Cancel."""
-        return await self._single("Cancel", self._servicer.Cancel, request, call, pb.CancelResponse())
+        answer = await self._single("Cancel", pb.CancelRequest, self._servicer.Cancel, request, call)
+        return answer or pb.CancelResponse()
 
-    async def list_models(self, request: pb.ListModelsRequest, call: ServeCall) -> pb.ListModelsResponse:
+    async def list_models(self, request: bytes, call: ServeCall) -> pb.ListModelsResponse:
         """See GenerationServicer.ListModels."""
-        empty = pb.ListModelsResponse()
-        return await self._single("ListModels", self._servicer.ListModels, request, call, empty)
+        answer = await self._single(
+            "ListModels", pb.ListModelsRequest, self._servicer.ListModels, request, call
+        )
+        return answer or pb.ListModelsResponse()
 
     async def _stream(
-        self, method: str, behaviour: Callable[[Any, Any], Awaitable[None]], request: Message, call: ServeCall
+        self,
+        method: str,
+        kind: type[Asked],
+        behaviour: Callable[[Asked, Any], Awaitable[None]],
+        request: bytes,
+        call: ServeCall,
     ) -> AsyncIterator[Any]:
         context = _Context(call)
-        working = asyncio.create_task(self._run(method, behaviour, request, context))
+        working = asyncio.create_task(self._run(method, kind, behaviour, request, context))
         try:
             async for message in context.written(working):
                 yield message
@@ -89,31 +99,34 @@ class GenerationIngress:
     async def _single(
         self,
         method: str,
-        behaviour: Callable[[Any, Any], Awaitable[Answer]],
-        request: Message,
+        kind: type[Asked],
+        behaviour: Callable[[Asked, Any], Awaitable[Told]],
+        request: bytes,
         call: ServeCall,
-        empty: Answer,
-    ) -> Answer:
+    ) -> Told | None:
+        """The answer; None if the call has got a status of failure.
+
+        Beside such a status no answer is sent, whatever it is. An exception would cost the metadata.
+        """
         try:
-            answer: Answer = await self._run(method, behaviour, request, _Context(call))
-            return answer
+            return await self._run(method, kind, behaviour, request, _Context(call))
         except CallEndedError:
-            # Beside a status of failure no answer is sent. An exception would cost the metadata.
-            return empty
+            return None
 
     async def _run(
         self,
         method: str,
-        behaviour: Callable[[Any, Any], Awaitable[Any]],
-        request: Message,
+        kind: type[Asked],
+        behaviour: Callable[[Asked, Any], Awaitable[Told]],
+        request: bytes,
         context: _Context,
-    ) -> Any:
+    ) -> Told:
         """Raises CallEndedError: the call has the status of what went wrong."""
         try:
             self._gate.admit(f"/{GENERATION}/{method}", context.invocation_metadata())
-            if (size := request.ByteSize()) > self._max_bytes:
-                await context.abort(*_too_large(size, self._max_bytes))
-            return await behaviour(request, context)
+            if len(request) > self._max_bytes:
+                await context.abort(*_too_large(len(request), self._max_bytes))
+            return await behaviour(_parsed(kind, request), context)
         except CallEndedError:
             raise
         except Exception as error:  # noqa: BLE001  # whatever it is, its text stays here
@@ -171,3 +184,13 @@ def _traced(sent: Metadata) -> Metadata:
 def _too_large(size: int, most: int) -> tuple[grpc.StatusCode, str]:
     """As gRPC's own servers say it."""
     return grpc.StatusCode.RESOURCE_EXHAUSTED, f"Received message larger than max ({size} vs. {most})"
+
+
+def _parsed(kind: type[Asked], data: bytes) -> Asked:
+    """Raises InvalidRequestError: it is no such message."""
+    request = kind()
+    try:
+        request.ParseFromString(data)
+    except DecodeError as error:
+        raise unreadable(str(error)) from None
+    return request

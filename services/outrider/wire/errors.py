@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NoReturn
 
 import grpc
@@ -12,6 +13,9 @@ from outrider.wire import metadata
 
 MAX_MESSAGE = 2048
 """Characters of a status message: it travels in headers, which have a limit."""
+
+_REPLICA_LOST = re.compile(r"The actor (died|\w+ is unavailable)")
+"""Ray Serve's words, with INTERNAL, for a call whose replica went away in the middle of it."""
 
 _BY_CODE: dict[grpc.StatusCode, type[errors.OutriderError]] = {
     grpc.StatusCode.CANCELLED: errors.RequestCancelledError,
@@ -84,6 +88,8 @@ def _from_code(code: grpc.StatusCode, message: str) -> errors.OutriderError:
     # gRPC itself says RESOURCE_EXHAUSTED of a message over the size limit: no use in trying again.
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in message:
         return errors.InvalidRequestError(message)
+    if code is grpc.StatusCode.INTERNAL and _REPLICA_LOST.match(message):
+        return errors.UnavailableError("the gateway was lost in the middle of the call")
     return _BY_CODE.get(code, errors.InternalError)(message)
 
 

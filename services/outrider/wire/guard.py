@@ -119,11 +119,16 @@ async def _only(requests: AsyncIterator[Any]) -> Any:
     if request is None:
         raise InvalidRequestError("the call has no request")
     if isinstance(request, _Malformed):
-        raise InvalidRequestError(
-            f"the request cannot be read ({request.reason}): texts must be UTF-8, and field types those of "
-            "the proto files"
-        )
+        raise unreadable(request.reason)
     return request
+
+
+def unreadable(reason: str) -> InvalidRequestError:
+    """What to say of bytes that are no message."""
+    return InvalidRequestError(
+        f"the request cannot be read ({reason}): texts must be UTF-8, and field types those of "
+        "the proto files"
+    )
 
 
 async def _end(method: str, context: Context, error: Exception) -> None:
