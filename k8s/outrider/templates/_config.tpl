@@ -57,7 +57,7 @@ http_options:
 grpc_options:
   port: {{ .Values.serve.grpcPort }}
   grpc_servicer_functions:
-    - outrider.wire.v1.generation_pb2_grpc.add_GenerationServicer_to_server
+    - outrider.rayserve.servicing.add_generation
 applications:
   - name: outrider
     route_prefix: /

@@ -5,6 +5,7 @@ It is an ordinary one, as `serve deploy` and KubeRay take it: whatever passes he
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 from outrider.config.explaining import Where, complaints, joined, no_such, path_of, shown, unknown_keys
 from outrider.config.yaml_text import parse_mapping, text_of
 from outrider.core.errors import ConfigError
+from outrider.rayserve.app import build
 from outrider.rayserve.arguments import Pool, ServeArguments
 from outrider.scaling.settings import ScalingSettings
 
@@ -26,7 +28,7 @@ M = TypeVar("M", bound=BaseModel)
 
 BUILDER = "outrider.rayserve:build"
 """`import_path` of an application that is Outrider."""
-SERVICER = "outrider.wire.v1.generation_pb2_grpc.add_GenerationServicer_to_server"
+SERVICER = "outrider.rayserve.servicing.add_generation"
 """One of `grpc_options.grpc_servicer_functions`: without it there is no gRPC API."""
 _THEY = "Ray Serve and Kubernetes"
 POLICY = "outrider.rayserve.autoscaling:ApplicationPolicy"
@@ -128,6 +130,12 @@ def _importable(schema: ServeDeploySchema) -> Iterator[str]:
 
 def _application(application: ServeApplicationSchema, arguments: ServeArguments, at: Where) -> Iterator[str]:
     """What is wrong beside the arguments themselves."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Ray's, of options that it has no others for
+            build(arguments)
+    except ConfigError as error:
+        yield f"{path_of((*at, 'args', 'config'))}.{error}"
     pools = pools_of(arguments)
     known = {**dict.fromkeys(pools), "registry": None}
     overridden = set()
