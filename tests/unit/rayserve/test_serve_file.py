@@ -64,6 +64,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         file_with(args={"pools": {"verifier": {"min_replicas": 3, "max_replicas": 2}}}),
         "applications.0.args.pools.verifier: max_replicas (2) is below min_replicas (3)",
     ),
+    "a registry that replicas cannot enter": (
+        file_with(args={"config": {"registry": {"kind": "static"}}}),
+        "applications.0.args: config.registry.kind is static, but under Ray Serve replicas come and go",
+    ),
+    "what has no effect behind Serve": (
+        file_with(args={"config": {"security": {"public_tls": {"ca": "ca.pem"}}}}),
+        "applications.0.args.config.security.public_tls has no effect under Ray Serve",
+    ),
     "a pool of nobody": (
         file_with(args={"pools": {"drafters": {"eagel": {}}}}),
         "applications.0.args: pools.drafters names ['eagel'], but config.drafters has []",

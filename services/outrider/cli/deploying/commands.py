@@ -130,6 +130,7 @@ def _serve_here(cluster: Cluster, file: ServeFile, wishes: Wishes, told: _Told, 
         return
     _say_ready(addresses_of(details, file), details, file, wishes, dashboard)
     with Progress(names, lines=True) as progress:
+        progress.remember(details)
         while not told.times:
             progress.show(cluster.details())
             told.wait(WATCH_S)

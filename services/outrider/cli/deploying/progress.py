@@ -40,6 +40,10 @@ class Progress:
         if self._live is not None:
             self._live.stop()
 
+    def remember(self, details: ServeInstanceDetails) -> None:
+        """What is known to whoever reads the lines."""
+        self._shown = {(row.application, row.deployment): row for row in rows_of(details, self._names)}
+
     def show(self, details: ServeInstanceDetails) -> None:
         """What is so now."""
         rows = rows_of(details, self._names)
@@ -47,10 +51,9 @@ class Progress:
             self._live.update(table_of(rows), refresh=True)
             return
         for row in rows:
-            key = (row.application, row.deployment)
-            if self._shown.get(key) != row:
-                self._shown[key] = row
+            if self._shown.get((row.application, row.deployment)) != row:
                 err.print(row.line, markup=False, soft_wrap=True)
+        self.remember(details)
 
 
 def wait_running(

@@ -29,9 +29,10 @@ class Row:
     @property
     def line(self) -> str:
         """For a log."""
+        message = " ".join(self.message.split())
         name = f"{self.application}/{self.deployment}" if self.deployment else self.application
         count = f", {self.running} of {self.wanted} replicas" if self.deployment else ""
-        return f"{name}: {self.status}{count}" + (f": {self.message}" if self.message else "")
+        return f"{name}: {self.status}{count}" + (f": {message}" if message else "")
 
 
 def rows_of(details: ServeInstanceDetails, names: Collection[str]) -> list[Row]:
