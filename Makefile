@@ -28,7 +28,7 @@ demo: $(STAMP) ## Run the main job: three prompts on a real model, with and with
 serve: $(STAMP) ## Serve the demo model on http://127.0.0.1:8000 and gRPC 127.0.0.1:9000
 	$(BIN)/outrider serve
 
-test: lint ## Lint, then run all tests, two halves side by side
+test: lint ## Lint, then run all tests, in parts side by side
 	$(BIN)/python scripts/run_tests.py -q
 
 fuzz: $(STAMP) ## Random requests for about an hour (FACTOR=30 times as many as `make test` takes)
