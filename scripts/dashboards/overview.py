@@ -13,6 +13,7 @@ OURS = (
 )
 ERRORS = 'outcome=~"' + "|".join(OURS) + '"'
 READY = 'state="ready"'
+USABLE = 'state=~"ready|resting"'
 TOKENS_PER_ROUND = f"1 + {S.ratio(n.SPEC_ACCEPTED, n.ROUNDS)}"
 
 NOW = Row(
@@ -32,7 +33,7 @@ NOW = Row(
             "Errors",
             "Share of requests answered with an error of ours.",
             "percentunit",
-            S.ratio(n.REQUESTS, n.REQUESTS, where=ERRORS),
+            f"({S.rate(n.REQUESTS, where=ERRORS)} or vector(0)) / {S.rate(n.REQUESTS)}",
             bounds=((0.01, "orange"), (0.05, "red")),
             alerts=("OutriderErrors",),
         ),
@@ -175,10 +176,10 @@ PLACES = Row(
             maximum=1,
         ),
         lines(
-            "Drafter links that are ready",
-            "Replicas of each drafter that verifiers can use, all verifiers together.",
+            "Drafter links",
+            "Replicas that verifiers use (`ready`), or do not wait for after misses (`resting`).",
             "none",
-            Query(S.gauge(n.LINK_STATE, "drafter", READY), "{{drafter}}"),
+            Query(S.gauge(n.LINK_STATE, "drafter, state", USABLE), "{{drafter}} {{state}}"),
             alerts=("OutriderDrafterDown", "OutriderDrafterRefused"),
         ),
     ),
