@@ -51,6 +51,7 @@ class Connection:
     resume: bool = True  # go on, at the next gateway, with a generation whose stream broke
     proxy: bool = False  # go through the proxy that the environment names (http_proxy, no_proxy)
     server_name: str = ""  # name in the gateway's certificate, where the address is not it
+    application: str = ""  # name of the Ray Serve application, where one address serves several
 
     def __post_init__(self) -> None:
         if not self.addresses:
@@ -80,4 +81,5 @@ class Connection:
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """Metadata of each call."""
-        return metadata.pairs(authorization=f"Bearer {self.api_key}" if self.api_key else "")
+        key = f"Bearer {self.api_key}" if self.api_key else ""
+        return metadata.pairs(authorization=key, application=self.application)

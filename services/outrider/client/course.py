@@ -9,6 +9,7 @@ from outrider.client.connection import MAX_ATTEMPTS, Connection
 from outrider.core.errors import (
     DeadlineExceededError,
     ModelMismatchError,
+    ModelNotFoundError,
     OutriderError,
     ProtocolError,
     RequestCancelledError,
@@ -123,6 +124,9 @@ class Course:
         Raises:
             OutriderError: none is to be asked; what the caller is told.
         """
+        if isinstance(error, SessionNotFoundError) and not self.progress.generation_id:
+            # So it looks behind a proxy that drops the label: a new generation misses no session.
+            raise ModelNotFoundError(str(error)) from error
         if self._broken is not None and isinstance(error, SessionNotFoundError | ModelMismatchError):
             raise self._broken from error  # it cannot be resumed there, so this is what went wrong
         if not isinstance(error, UnavailableError | RequestCancelledError) or not self._may_go_on(error):

@@ -15,10 +15,9 @@ from outrider.rayserve.hosting import Ready, ServiceReplica, replica_id
 from outrider.rayserve.placing import settled
 
 if TYPE_CHECKING:  # the process that builds the application needs none of it
-    from fastapi import FastAPI
-
     from outrider.gateway.parts import Parts
     from outrider.rayserve.grpc_ingress import GenerationIngress, ServeCall
+    from outrider.rayserve.http_ingress import BehindServe
     from outrider.wire.v1 import generation_pb2 as pb
 
 
@@ -71,13 +70,12 @@ class Gateway(ServiceReplica):
                 parts.generations.stop()
                 await parts.generations.settled()
 
-    def __serve_build_asgi_app__(self) -> FastAPI:
+    def __serve_build_asgi_app__(self) -> BehindServe:
         """Called by Serve after `__init__`."""
         from outrider.rayserve.http_ingress import BehindServe
 
         assert self._parts is not None
-        self._parts.app.add_middleware(BehindServe)
-        return self._parts.app
+        return BehindServe(self._parts.app)
 
     async def Generate(self, request: bytes, grpc_context: ServeCall) -> AsyncIterator[pb.GenerateResponse]:
         """See the proto file."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from fastapi import FastAPI
 from starlette.datastructures import MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from outrider.rayserve.tracing import current_traceparent
 
@@ -12,10 +13,11 @@ _TRACEPARENT = "traceparent"
 
 
 class BehindServe:
-    """ASGI middleware around all others."""
+    """The ASGI application for Serve, around the whole of ours: FastAPI makes spans too, if Serve does."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: FastAPI) -> None:
         self._app = app
+        self.routes = app.routes  # whose names Serve puts into its metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""

@@ -84,6 +84,29 @@ def test_a_message_that_is_too_large_is_no_overload() -> None:
     assert type(received) is errors.InvalidRequestError
 
 
+@pytest.mark.parametrize(
+    ("details", "kind"),
+    [
+        (
+            "The actor died unexpectedly before finishing this task.\n\tclass_name: ServeReplica",
+            errors.UnavailableError,
+        ),
+        (
+            "The actor 0123456789abcdef is unavailable: keepalive. The task may or may not have run.",
+            errors.UnavailableError,
+        ),
+        ("internal error", errors.InternalError),
+        ("KeyError: The actor died", errors.InternalError),
+    ],
+)
+def test_a_gateway_that_is_lost_behind_ray_serve_is_away(
+    details: str, kind: type[errors.OutriderError]
+) -> None:
+    code = grpc.StatusCode.INTERNAL
+    received = from_rpc_error(aio.AioRpcError(code, aio.Metadata(), aio.Metadata(), details=details))
+    assert type(received) is kind
+
+
 @pytest.mark.parametrize("value", ["", "-5", "soon", "9" * 50])
 def test_a_senseless_retry_time(value: str) -> None:
     trailing = aio.Metadata((metadata.ERROR_LABEL, "overloaded"), (metadata.RETRY_AFTER_MS, value))
