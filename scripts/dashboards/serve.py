@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dashboards.panels import Dashboard, Query, Row, Variable, lines, stat
 from dashboards.queries import Source
+from outrider.telemetry import names as n
 
 S = Source('application=~"$application"')
 R = "ray_serve_"
@@ -68,6 +69,32 @@ REPLICAS = Row(
     ),
 )
 
+N = Source("")
+POLICY = Row(
+    "Scaling policy",
+    (
+        lines(
+            "Replicas wanted",
+            "By what is known now, before bounds and delays; and what was decided.",
+            "none",
+            Query(N.gauge(f"ray_{n.SCALING_WANTED.name}", "deployment", how="max"), "{{deployment}} wanted"),
+            Query(
+                N.gauge(f"ray_{n.SCALING_REPLICAS.name}", "deployment", how="max"), "{{deployment}} decided"
+            ),
+            width=12,
+        ),
+        lines(
+            "Changes",
+            "Changes of the number of replicas, a second, by why.",
+            "ops",
+            Query(
+                N.rate(f"ray_{n.SCALING_DECISIONS.name}", "deployment, reason"), "{{deployment}}: {{reason}}"
+            ),
+            width=12,
+        ),
+    ),
+)
+
 INGRESS = Row(
     "Ingress",
     (
@@ -92,7 +119,6 @@ INGRESS = Row(
     ),
 )
 
-N = Source("")
 NODES = Row(
     "Nodes",
     (
@@ -120,5 +146,5 @@ DASHBOARD = Dashboard(
     "Outrider: Ray Serve",
     "How Ray Serve places and scales the deployments of an application. Needs Ray's own metrics.",
     (Variable("application", "application", f"{R}deployment_status"),),
-    (REPLICAS, INGRESS, NODES),
+    (REPLICAS, POLICY, INGRESS, NODES),
 )

@@ -36,6 +36,8 @@ def known_series() -> dict[str, Series]:
     series = {"up": Series("gauge", TARGET)}
     for metric in names.METRICS:
         series |= _samples(metric.name, metric.kind, TARGET | {names.LABEL_MODEL, *metric.labels})
+    for metric in names.SCALING_METRICS:  # Ray serves them
+        series |= _samples(f"ray_{metric.name}", metric.kind, frozenset({"instance", "job", *metric.labels}))
     for name, (kind, *labels) in yaml.safe_load((HERE / "foreign_metrics.yaml").read_text()).items():
         series |= _samples(name, kind, frozenset(labels) | {"instance", "job"})
     for rule in rules():
