@@ -22,14 +22,13 @@ from outrider.config.yaml_text import parse_mapping, text_of
 from outrider.core.errors import ConfigError
 from outrider.rayserve.app import build
 from outrider.rayserve.arguments import Pool, ServeArguments
+from outrider.rayserve.servicing import SERVICER
 from outrider.scaling.settings import ScalingSettings
 
 M = TypeVar("M", bound=BaseModel)
 
 BUILDER = "outrider.rayserve:build"
 """`import_path` of an application that is Outrider."""
-SERVICER = "outrider.rayserve.servicing.add_generation"
-"""One of `grpc_options.grpc_servicer_functions`: without it there is no gRPC API."""
 _THEY = "Ray Serve and Kubernetes"
 POLICY = "outrider.rayserve.autoscaling:ApplicationPolicy"
 """`autoscaling_policy.policy_function` of an application that scales by what matters."""

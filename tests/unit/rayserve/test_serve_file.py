@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from outrider.core.errors import ConfigError
-from outrider.rayserve.serve_file import BUILDER, POLICY, SERVICER, ServeFile, parse_serve_text
+from outrider.rayserve.serve_file import BUILDER, POLICY, ServeFile, parse_serve_text
+from outrider.rayserve.servicing import SERVICER
 
 
 def file_with(**application: Any) -> dict[str, Any]:
