@@ -59,7 +59,7 @@ def _ledger(config: OutriderConfig) -> Ledger:
     if config.registry.kind == "ray":
         from outrider.discovery.ray_ledger import RayLedger  # Ray takes a second to import
 
-        return RayLedger(timeout_s=timeout_s)
+        return RayLedger.of_this_application(timeout_s=timeout_s)
     namespace = config.registry.namespace or config.name
     url, setting = config.registry.url, "registry.url"
     if not url:

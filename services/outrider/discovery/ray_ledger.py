@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from ray import serve
@@ -25,18 +26,25 @@ _log = logging.getLogger(__name__)
 
 
 class RayLedger:
-    """Implements Ledger. Only inside replicas of the application."""
+    """Implements Ledger."""
 
-    def __init__(self, *, timeout_s: float) -> None:
-        """`timeout_s`: longest wait for an answer."""
-        self._app = serve.get_replica_context().app_name
+    def __init__(self, open_handle: Callable[[], Any], *, address: str, timeout_s: float) -> None:
+        """Args:
+        open_handle: gives a handle of the deployment; called at the first call.
+        address: where that is, for messages.
+        timeout_s: longest wait for an answer.
+        """
+        self.address = address
+        self._open = open_handle
         self._timeout_s = timeout_s
         self._handle: Any = None
 
-    @property
-    def address(self) -> str:
-        """See Ledger."""
-        return f"ray serve {self._app}/{DEPLOYMENT}"
+    @classmethod
+    def of_this_application(cls, *, timeout_s: float) -> RayLedger:
+        """Of the application that this replica is part of. Only inside replicas."""
+        app = serve.get_replica_context().app_name
+        address = f"ray serve {app}/{DEPLOYMENT}"
+        return cls(lambda: serve.get_deployment_handle(DEPLOYMENT, app), address=address, timeout_s=timeout_s)
 
     async def enter(self, instance: Instance, number: str, *, lease_s: float) -> str:
         """See Ledger."""
@@ -69,7 +77,7 @@ class RayLedger:
     async def _ask(self, method: str, *arguments: object) -> Any:
         try:
             if self._handle is None:
-                self._handle = serve.get_deployment_handle(DEPLOYMENT, self._app)
+                self._handle = self._open()
             async with asyncio.timeout(self._timeout_s):
                 return await getattr(self._handle, method).remote(*arguments)
         except TimeoutError as error:

@@ -9,7 +9,15 @@ import pytest
 
 from outrider.config import OutriderConfig
 from outrider.config.schema import RegistryConfig, StoreConfig
-from outrider.discovery import Announcer, LeaseAnnouncer, LeaseRegistry, Role, open_announcer, open_registry
+from outrider.discovery import (
+    Announcer,
+    Instance,
+    LeaseAnnouncer,
+    LeaseRegistry,
+    Role,
+    open_announcer,
+    open_registry,
+)
 from tests.servers import RedisServer, redis_server
 
 TIMEOUT_S = 30.0
@@ -68,3 +76,8 @@ async def die(announcer: LeaseAnnouncer) -> None:
     announcer._keeper.cancel()
     await asyncio.gather(announcer._keeper, return_exceptions=True)
     announcer._instance = None
+
+
+async def listed_are(registry: LeaseRegistry, *expected: Instance) -> bool:
+    """Whether these drafters are listed, and no others."""
+    return await registry.list(Role.DRAFTER) == expected

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from redis.asyncio import Redis
@@ -15,7 +14,6 @@ from outrider.discovery import (
     Instance,
     LeaseAnnouncer,
     LeaseRegistry,
-    Load,
     NullAnnouncer,
     Role,
     StaticRegistry,
@@ -24,7 +22,7 @@ from outrider.discovery import (
     open_registry,
 )
 from outrider.discovery.redis_ledger import key_of
-from tests.integration.discovery.conftest import die, until
+from tests.integration.discovery.conftest import die, listed_are, until
 from tests.servers import RedisServer
 
 A = Instance(Role.DRAFTER, "127.0.0.1:1", "draft", "a1")
@@ -35,26 +33,6 @@ V = Instance(Role.VERIFIER, "[::1]:9100", "", "v1")
 KEY = key_of(OutriderConfig().name)
 
 Make = Callable[[], LeaseAnnouncer]
-
-
-async def test_who_entered_is_listed_by_role_and_name(registry: LeaseRegistry, announcer: Make) -> None:
-    assert await registry.list(Role.DRAFTER) == ()
-    for one in (C, V, B, A):
-        await announcer().start(one)
-    assert await registry.list(Role.DRAFTER) == (A, B, C)
-    assert await registry.list(Role.DRAFTER, "draft") == (A, B)
-    assert await registry.list(Role.DRAFTER, "nobody") == ()
-    assert await registry.list(Role.VERIFIER) == (V,)
-    assert registry.troubles == ()
-
-
-async def test_who_withdraws_is_gone_at_once(registry: LeaseRegistry, announcer: Make) -> None:
-    first, second = announcer(), announcer()
-    await first.start(A)
-    await second.start(B)
-    await first.close()
-    assert await registry.list(Role.DRAFTER) == (B,)
-    await first.close()
 
 
 async def test_who_dies_is_gone_when_its_lease_is_over_and_not_before(
@@ -75,92 +53,6 @@ async def test_who_dies_is_gone_when_its_lease_is_over_and_not_before(
 
         await until(over)
     assert await registry.list(Role.DRAFTER) == (B,)
-
-
-async def test_a_live_one_stays_for_many_leases(registry: LeaseRegistry, announcer: Make) -> None:
-    one, dead = announcer(), announcer()
-    await one.start(A)
-    for _ in range(3):
-        await dead.start(B)
-        await die(dead)
-
-        async def gone() -> bool:
-            listed = await registry.list(Role.DRAFTER)
-            assert A in listed
-            return B not in listed
-
-        await until(gone)
-        dead = announcer()
-
-
-async def test_a_restart_takes_the_place_of_the_old_process_and_keeps_it(
-    registry: LeaseRegistry, announcer: Make
-) -> None:
-    frozen, fresh = announcer(), announcer()
-    await frozen.start(A)
-    again = replace(A, instance_id="a2")
-    await fresh.start(again)
-    assert await registry.list(Role.DRAFTER) == (again,)
-
-    async def refused() -> bool:
-        assert await registry.list(Role.DRAFTER) == (again,)
-        return bool(frozen.troubles)
-
-    await until(refused)
-    assert "another instance (a2)" in frozen.troubles[0]
-    await frozen.close()  # what it takes out is not its own any more
-    assert await registry.list(Role.DRAFTER) == (again,)
-
-
-async def test_load_is_told_with_a_heartbeat_and_draining_at_once(
-    config: OutriderConfig, registry: LeaseRegistry, announcer: Make
-) -> None:
-    slow = config.registry.model_copy(update={"heartbeat_s": 1000.0, "lease_s": 3000.0})
-    lazy = open_announcer(config.model_copy(update={"registry": slow}))
-    await lazy.start(A)
-    lazy.update(load=Load(1, 2, 3, 0.5))
-    lazy.update(draining=True)
-    told = replace(A, draining=True, load=Load(1, 2, 3, 0.5))
-    await until(lambda: listed_are(registry, told))
-    await lazy.close()
-    quick = announcer()
-    await quick.start(B)
-    quick.update(load=Load(4, 5, 6))
-    await until(lambda: listed_are(registry, replace(B, load=Load(4, 5, 6))))
-
-
-async def listed_are(registry: LeaseRegistry, *expected: Instance) -> bool:
-    return await registry.list(Role.DRAFTER) == expected
-
-
-async def test_a_watch_tells_each_change_once_and_ends_with_the_registry(
-    registry: LeaseRegistry, announcer: Make
-) -> None:
-    seen: list[tuple[Instance, ...]] = []
-
-    async def watch() -> None:
-        async for instances in registry.watch(Role.DRAFTER, "draft"):
-            seen.append(instances)
-
-    async def saw(*expected: tuple[Instance, ...]) -> None:
-        async def so() -> bool:
-            return len(seen) >= len(expected)
-
-        await until(so)
-        assert seen == list(expected)
-
-    watching = asyncio.create_task(watch())
-    await saw(())
-    one, other = announcer(), announcer()
-    await other.start(C)  # another name: no change
-    await one.start(A)
-    await saw((), (A,))
-    one.update(draining=True)
-    await saw((), (A,), (replace(A, draining=True),))
-    await one.close()
-    await saw((), (A,), (replace(A, draining=True),), ())
-    await registry.close()
-    await watching
 
 
 async def test_while_redis_is_away_the_last_list_stays_in_force(
