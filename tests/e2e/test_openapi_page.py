@@ -50,7 +50,7 @@ def test_answers_are_as_the_page_says(small: Stack, tmp_path: Path) -> None:
             "--output-sanitize",
             "false",
         ),
-        *(("--max-time", str(SECONDS)) if SECONDS else ("--seed", "1", "--max-examples", "30")),
+        *(("--max-time", str(SECONDS)) if SECONDS else ("--seed", "1", "--max-examples", "12")),
     ]
     done = subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS + 500, check=False
