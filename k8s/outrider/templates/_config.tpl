@@ -54,6 +54,7 @@ proxy_location: EveryNode
 http_options:
   host: 0.0.0.0
   port: {{ .Values.serve.httpPort }}
+  keep_alive_timeout_s: {{ .Values.serve.keepAliveSeconds }}
 grpc_options:
   port: {{ .Values.serve.grpcPort }}
   grpc_servicer_functions:

@@ -76,6 +76,7 @@ spec:
         - {name: RAY_worker_niceness, value: "0"}
         {{- if ($values.config.telemetry | default dict).otlp_endpoint }}
         - {name: RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH, value: "outrider.rayserve.tracing:span_processors"}
+        - {name: OTEL_SERVICE_NAME, value: ray-serve}
         - {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ $values.config.telemetry.otlp_endpoint | quote }}}
         - {name: RAY_SERVE_TRACING_SAMPLING_RATIO, value: {{ $values.config.telemetry.sample_ratio | default 1.0 | quote }}}
         {{- end }}
