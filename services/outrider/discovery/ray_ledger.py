@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from opentelemetry import context, trace
 from ray import serve
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
@@ -22,6 +23,10 @@ from outrider.discovery.registry import Instance
 DEPLOYMENT = "registry"
 """Its name in the application."""
 
+# Serve begins a trace with each call of a handle: several a second, that nobody wants to see.
+_UNTRACED = trace.set_span_in_context(
+    trace.NonRecordingSpan(trace.SpanContext(1, 1, is_remote=False, trace_flags=trace.TraceFlags(0)))
+)
 _log = logging.getLogger(__name__)
 
 
@@ -75,6 +80,7 @@ class RayLedger:
         """See Ledger: the handle is Serve's."""
 
     async def _ask(self, method: str, *arguments: object) -> Any:
+        token = context.attach(_UNTRACED)
         try:
             if self._handle is None:
                 self._handle = self._open()
@@ -85,3 +91,5 @@ class RayLedger:
             raise UnavailableError(text) from error
         except (RayError, RayServeException, OSError) as error:
             raise UnavailableError(f"registry {self.address} is away: {error}") from error
+        finally:
+            context.detach(token)
