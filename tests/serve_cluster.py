@@ -25,6 +25,7 @@ ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # all of Ray on loopback
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "0",
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # two cores are busy while all start at once
     "RAY_prestart_worker_first_driver": "0",
     "RAY_worker_niceness": "0",  # Ray's default is 15
 }
@@ -42,6 +43,7 @@ class ServeCluster:
         self._environment = ENVIRONMENT | dict(environment or {})
         self._before = {name: os.environ.get(name) for name in self._environment}
         self._applications: dict[str, dict[str, Any]] = {}
+        self._folder = tempfile.TemporaryDirectory(prefix="outrider-ray-", ignore_cleanup_errors=True)
         self.http_port, self.grpc_port = free_ports(2)
         self.http, self.grpc = f"http://127.0.0.1:{self.http_port}", f"127.0.0.1:{self.grpc_port}"
 
@@ -56,7 +58,7 @@ class ServeCluster:
                 num_cpus=LOGICAL_CPUS,
                 include_dashboard=False,
                 log_to_driver=False,
-                _temp_dir=tempfile.mkdtemp(prefix="outrider-ray-"),
+                _temp_dir=self._folder.name,
             )
             self._start_serve()
         return self
@@ -79,6 +81,7 @@ class ServeCluster:
             warnings.simplefilter("ignore")
             serve.shutdown()
             ray.shutdown()
+        self._folder.cleanup()
         for name, value in self._before.items():
             if value is None:
                 os.environ.pop(name, None)

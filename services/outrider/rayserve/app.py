@@ -28,6 +28,8 @@ from outrider.rayserve.registry import RegistryReplica
 from outrider.rayserve.verifier import VerifierReplica
 
 GATEWAY, VERIFIER = "gateway", "verifier"
+HEARTBEAT_S = 1.0
+"""Of the registry in Ray, unless the configuration says: a call through Serve takes milliseconds of CPU."""
 
 
 def drafter_deployment(name: str) -> str:
@@ -73,6 +75,10 @@ def _application(args: ServeArguments) -> Application:
 
 def _with_registry(config: OutriderConfig) -> OutriderConfig:
     """`config` with a registry that replicas can enter themselves into: Ray's, unless it says Redis."""
-    if config.registry.kind != "static":
+    own = config.registry
+    if own.kind != "static":
         return config
-    return config.model_copy(update={"registry": config.registry.model_copy(update={"kind": "ray"})})
+    changes: dict[str, Any] = {"kind": "ray"}
+    if "heartbeat_s" not in own.model_fields_set and own.lease_s >= 2 * HEARTBEAT_S:
+        changes["heartbeat_s"] = HEARTBEAT_S
+    return config.model_copy(update={"registry": own.model_copy(update=changes)})

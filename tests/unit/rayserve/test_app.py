@@ -38,6 +38,17 @@ def test_there_is_a_deployment_for_each_part() -> None:
     assert found["verifier"].init_args[0].registry.kind == "ray", "static lists make no sense here"
 
 
+def test_hearts_beat_slower_through_serve_unless_the_configuration_says() -> None:
+    def heartbeat(**registry: Any) -> float:
+        args = {"config": {**CONFIG, "registry": registry}}
+        found: float = deployments(args)["verifier"].init_args[0].registry.heartbeat_s
+        return found
+
+    assert heartbeat() == 1.0
+    assert heartbeat(heartbeat_s=0.3) == 0.3
+    assert heartbeat(lease_s=1.5) == 0.5, "a lease holds for two heartbeats at least"
+
+
 def test_with_redis_there_is_no_registry() -> None:
     found = deployments({"config": {**CONFIG, "registry": {"kind": "redis"}}})
     assert "registry" not in found and found["gateway"].init_args[0].registry.kind == "redis"
