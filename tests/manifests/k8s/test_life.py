@@ -228,7 +228,13 @@ def test_autoscalers_ask_for_metrics_that_the_adapter_makes_of_ours() -> None:
         assert problems(filled, known) == []
 
 
-def test_autoscalers_start_where_their_deployments_do() -> None:
-    for found in objects("plain-gpu", "HorizontalPodAutoscaler"):
-        deployment = one("plain-gpu", "Deployment", ending=found["spec"]["scaleTargetRef"]["name"])
-        assert deployment["spec"].get("replicas", 1) == found["spec"]["minReplicas"]
+def test_an_applied_deployment_does_not_undo_its_autoscaler() -> None:
+    scaled = {
+        found["spec"]["scaleTargetRef"]["name"] for found in objects("plain-gpu", "HorizontalPodAutoscaler")
+    }
+    fixed = {
+        found["metadata"]["name"]
+        for found in objects("plain-gpu", "Deployment")
+        if "replicas" in found["spec"]
+    }
+    assert (scaled & fixed, len(scaled | fixed)) == (set(), len(objects("plain-gpu", "Deployment")))
