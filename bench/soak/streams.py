@@ -50,16 +50,22 @@ class Traffic:
     outcomes: list[Outcome] = field(default_factory=list)
     _live: list[Seen] = field(default_factory=list)
 
-    async def keep_open(self, streams: int, until: float) -> None:
-        """Keep `streams` of them open until the moment `until`, then wait for the last to end."""
-        await asyncio.gather(*(self._one_after_the_other(until) for _ in range(streams)))
+    @property
+    def open(self) -> int:
+        """Streams that are open."""
+        return len(self._live)
+
+    async def keep_open(self, streams: int, until: float, *, enough: asyncio.Event | None = None) -> None:
+        """Keep `streams` of them open until the moment `until`, or until `enough`; then wait for the last."""
+        enough = enough or asyncio.Event()
+        await asyncio.gather(*(self._one_after_the_other(until, enough) for _ in range(streams)))
 
     def all_heard_since(self, moment: float) -> bool:
         """Every open stream that had begun to speak has said something since, so none is parked."""
         return all(not seen.times or seen.times[-1] > moment for seen in self._live)
 
-    async def _one_after_the_other(self, until: float) -> None:
-        while time.monotonic() < until:
+    async def _one_after_the_other(self, until: float, enough: asyncio.Event) -> None:
+        while time.monotonic() < until and not enough.is_set():
             question, api = self.dice.choice(self.pool), self.dice.choice((GRPC, HTTP))
             seen: Seen = traffic.Generated() if api == GRPC else sse.Streamed()
             self._live.append(seen)
