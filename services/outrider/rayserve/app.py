@@ -19,7 +19,7 @@ from outrider.config import OutriderConfig
 from outrider.config.explaining import explain
 from outrider.core.errors import ConfigError
 from outrider.discovery.ray_ledger import DEPLOYMENT as REGISTRY
-from outrider.rayserve.arguments import Pool, ServeArguments
+from outrider.rayserve.arguments import ServeArguments
 from outrider.rayserve.drafter import DrafterReplica
 from outrider.rayserve.gateway import Gateway, check
 from outrider.rayserve.options import drafter_options, gateway_options, registry_options, verifier_options
@@ -60,12 +60,10 @@ def _application(args: ServeArguments) -> Application:
     parts: list[Application] = []
     if config.registry.kind == "ray":
         parts.append(serve.deployment(RegistryReplica).options(name=REGISTRY, **registry_options()).bind())
-    verifier = serve.deployment(VerifierReplica).options(
-        name=VERIFIER, **verifier_options(config, pools.verifier)
-    )
+    verifier = serve.deployment(VerifierReplica).options(name=VERIFIER, **verifier_options(config, pools))
     parts.append(verifier.bind(config))
     for name in config.drafters:
-        options = drafter_options(pools.drafters.get(name, Pool()))
+        options = drafter_options(name, pools)
         drafter = serve.deployment(DrafterReplica).options(name=drafter_deployment(name), **options)
         parts.append(drafter.bind(config, name))
     # Serve deploys what the ingress is given; it calls none of them.

@@ -6,7 +6,7 @@ from typing import Any
 
 from outrider.config import OutriderConfig
 from outrider.config.processes import ENVIRONMENT
-from outrider.rayserve.arguments import Pool
+from outrider.rayserve.arguments import Pool, Pools
 from outrider.rayserve.autoscaling_options import followed_by_policy, followed_by_requests
 
 CLOSE_S = 8.0
@@ -23,10 +23,10 @@ REGISTRY_CALLS = 1000
 """Calls at once. Each replica has one or two on their way."""
 
 
-def verifier_options(config: OutriderConfig, pool: Pool) -> dict[str, Any]:
+def verifier_options(config: OutriderConfig, pools: Pools) -> dict[str, Any]:
     """Of the deployment `verifier`. If tensor parallel, a replica has a bundle for each of its ranks."""
-    ranks = config.verifier.tensor_parallel
-    options = _service(pool, config.verifier.drain_s + CLOSE_S)
+    ranks, pool = config.verifier.tensor_parallel, pools.verifier
+    options = _service(pool, config.verifier.drain_s + CLOSE_S, scales(pools))
     if ranks == 1:
         return options
     options["placement_group_bundles"] = [_resources(pool) for _ in range(ranks)]
@@ -37,9 +37,14 @@ def verifier_options(config: OutriderConfig, pool: Pool) -> dict[str, Any]:
     return options
 
 
-def drafter_options(pool: Pool) -> dict[str, Any]:
-    """Of a deployment `drafter-NAME`."""
-    return _service(pool, CLOSE_S)
+def drafter_options(name: str, pools: Pools) -> dict[str, Any]:
+    """Of the deployment `drafter-NAME`."""
+    return _service(pools.drafters.get(name, Pool()), CLOSE_S, scales(pools))
+
+
+def scales(pools: Pools) -> bool:
+    """Whether the number of verifiers or drafters of any kind may change."""
+    return any(one.min_replicas != one.max_replicas for one in (pools.verifier, *pools.drafters.values()))
 
 
 def gateway_options(config: OutriderConfig, pool: Pool) -> dict[str, Any]:
@@ -85,10 +90,14 @@ def environment(pool: Pool) -> dict[str, str]:
     return ENVIRONMENT | pool.env
 
 
-def _service(pool: Pool, stop_s: float) -> dict[str, Any]:
-    """Of verifiers and drafters: so many, or bounds between which the application's policy decides."""
+def _service(pool: Pool, stop_s: float, scaled: bool) -> dict[str, Any]:
+    """Of verifiers and drafters: so many, or bounds between which the application's policy decides.
+
+    Where one pool is `scaled`, all have bounds, if only a single number: Serve shows the policy none of the
+    others, and how many drafters are wanted is told by the verifiers.
+    """
     lowest, highest = pool.min_replicas, pool.max_replicas
-    if lowest == highest:
+    if not scaled:
         return _replica(pool, stop_s) | {"num_replicas": lowest}
     return _replica(pool, stop_s) | {"autoscaling_config": followed_by_policy(lowest, highest)}
 

@@ -39,7 +39,7 @@ def decide(settings: ScalingSettings, memory: Memory, now: Observation) -> tuple
         scene = Scene(
             now=now.now,
             reporting=memory.kinds[kind].reporting,
-            sessions=load.sessions,
+            sessions=load.sessions if load.reporting else plan.load.sessions,
             crowd=load.running / max(1, load.reporting),
             verdict=found.get(kind),
             others_probe=others,

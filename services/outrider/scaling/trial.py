@@ -44,7 +44,7 @@ class Scene:
 
     now: float
     reporting: int  # replicas of the kind
-    sessions: float  # of all verifiers, running and waiting
+    sessions: float  # of all verifiers, running and waiting (that drafters hold, if no verifier tells)
     crowd: float  # running sessions per verifier
     verdict: Verdict | None  # None: too little is known
     others_probe: bool = False  # another kind is on trial: one at a time

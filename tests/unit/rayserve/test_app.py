@@ -74,6 +74,18 @@ def test_bounds_become_those_of_autoscaling_whose_delays_are_the_policys(name: s
     assert scaling.upscale_delay_s == scaling.downscale_delay_s == 0
 
 
+def test_where_one_pool_scales_the_policy_is_shown_all_of_them() -> None:
+    args = {"config": CONFIG, "pools": {"drafters": {"eagle": {"max_replicas": 3}}}}
+    found = deployments(args)
+    bounds = {
+        name: (one.min_replicas, one.max_replicas)
+        for name in ("verifier", "drafter-eagle", "drafter-lookup")
+        if (one := found[name]._deployment_config.autoscaling_config) is not None
+    }
+    assert bounds == {"verifier": (1, 1), "drafter-eagle": (1, 3), "drafter-lookup": (1, 1)}
+    assert found["gateway"]._deployment_config.autoscaling_config is None
+
+
 def test_a_drafter_may_have_no_replica() -> None:
     pools = {"drafters": {"eagle": {"min_replicas": 0, "max_replicas": 2}}}
     scaling = deployments({"config": CONFIG, "pools": pools})["drafter-eagle"]

@@ -168,6 +168,13 @@ def test_a_silent_verifier_keeps_the_others_for_a_while() -> None:
     assert world.targets[VERIFIER] == 1
 
 
+def test_drafters_that_are_in_use_stay_when_no_verifier_tells_anything() -> None:
+    world = cluster(16).run(60)
+    world.silenced = set(world.up(VERIFIER))
+    world.run(100)
+    assert world.targets[EAGLE] == 2
+
+
 def test_a_stuck_verifier_is_made_up_for() -> None:
     world = cluster(8).run(20)
     assert world.numbers(VERIFIER) == [1]
