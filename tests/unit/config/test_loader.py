@@ -166,6 +166,7 @@ def test_any_override_text_gives_a_configuration_or_a_config_error(text: str) ->
             "redis+sentinel://u:***@a:1/s/0?sentinel_username=v&sentinel_password=***&db=1",
         ),
         ("unix://u:secret@/run/redis?password=secret", "unix://u:***@/run/redis?password=***"),
+        ("redis://u@h/0?password_file=/run/pw&db=1", "redis://u@h/0?password_file=/run/pw&db=1"),
     ],
 )
 def test_passwords_of_urls_are_masked_and_nothing_else(url: str, shown: str) -> None:
