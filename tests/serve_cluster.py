@@ -49,23 +49,26 @@ class ServeCluster:
 
     def __enter__(self) -> ServeCluster:
         os.environ.update(self._environment)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Ray's own
-            import ray
-
-            ray.init(
-                address="local",
-                num_cpus=LOGICAL_CPUS,
-                include_dashboard=False,
-                log_to_driver=False,
-                _temp_dir=self._folder.name,
-            )
-            self._start_serve()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Ray's own
+                self._start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
-    def _start_serve(self) -> None:
+    def _start(self) -> None:
+        import ray
         from ray import serve
 
+        ray.init(
+            address="local",
+            num_cpus=LOGICAL_CPUS,
+            include_dashboard=False,
+            log_to_driver=False,
+            _temp_dir=self._folder.name,
+        )
         serve.start(
             http_options={"host": "127.0.0.1", "port": self.http_port},
             grpc_options={"port": self.grpc_port, "grpc_servicer_functions": [SERVICER]},
@@ -79,7 +82,8 @@ class ServeCluster:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            serve.shutdown()
+            if ray.is_initialized():
+                serve.shutdown()
             ray.shutdown()
         self._folder.cleanup()
         for name, value in self._before.items():

@@ -77,11 +77,15 @@ async def connected(address: str) -> AsyncIterator[Any]:
 
 
 async def generate(
-    stub: Any, request: generation_pb2.GenerateRequest, *, on_delta: Callable[[Generated], None] | None = None
+    stub: Any,
+    request: generation_pb2.GenerateRequest,
+    *,
+    on_delta: Callable[[Generated], None] | None = None,
+    timeout_s: float = 120,
 ) -> Generated:
     """Run a generation to its end, checking that every token comes exactly once and in order."""
     seen = Generated()
-    async for response in stub.Generate(request, timeout=120):
+    async for response in stub.Generate(request, timeout=timeout_s):
         take(seen, response)
         if on_delta is not None and response.WhichOneof("event") == "delta":
             on_delta(seen)

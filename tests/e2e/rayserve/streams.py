@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 
@@ -14,40 +15,38 @@ from tests.serve_cluster import ServeApp
 from tests.traffic import Generated, ask, connected, generate
 
 STREAMS = 4
-TOKENS = 1500
-"""Enough for a replica to come or go meanwhile."""
+TIMEOUT_S = 400.0
+"""Of a stream that waits for a verifier."""
 
 
-def request(number: int) -> generation_pb2.GenerateRequest:
-    """Of a stream."""
-    return ask(f"Stream {number} rides ahead", seed=number, temperature=0.8, max_tokens=TOKENS)
+def request(number: int, tokens: int) -> generation_pb2.GenerateRequest:
+    """Of a stream: as many as it is asked for, each a function of those before."""
+    return ask(f"Stream {number} rides ahead", seed=number, temperature=0.8, max_tokens=tokens)
 
 
-async def undisturbed(app: ServeApp) -> list[list[int]]:
+async def undisturbed(app: ServeApp, tokens: int) -> list[list[int]]:
     """The tokens of each stream."""
     async with connected(app.cluster.grpc) as stub:
-        done = await asyncio.gather(*(generate(stub, request(number)) for number in range(STREAMS)))
-    return [one.token_ids for one in done]
+        streams = (generate(stub, request(number, tokens), timeout_s=TIMEOUT_S) for number in range(STREAMS))
+        return [one.token_ids for one in await asyncio.gather(*streams)]
 
 
-async def disturbed(app: ServeApp, disturb: Callable[[], object]) -> list[list[int]]:
+async def disturbed(app: ServeApp, tokens: int, disturb: Callable[[], object]) -> list[list[int]]:
     """The tokens of each stream, where `disturb` is called in a thread once all of them have some.
 
     All of them must still run when it returns.
     """
     begun = [asyncio.Event() for _ in range(STREAMS)]
 
-    def watching(number: int) -> Callable[[Generated], None]:
-        return lambda _: begun[number].set()
+    async def stream(stub: Any, number: int) -> Generated:
+        asked = request(number, tokens)
+        return await generate(stub, asked, on_delta=lambda _: begun[number].set(), timeout_s=TIMEOUT_S)
 
     async with connected(app.cluster.grpc) as stub:
-        running = [
-            asyncio.create_task(generate(stub, request(number), on_delta=watching(number)))
-            for number in range(STREAMS)
-        ]
+        running = [asyncio.create_task(stream(stub, number)) for number in range(STREAMS)]
         await asyncio.gather(*(one.wait() for one in begun))
         await asyncio.to_thread(disturb)
-        assert not any(task.done() for task in running), "TOKENS is too small: nothing was disturbed"
+        assert not any(task.done() for task in running), f"{tokens} tokens are too few to be disturbed"
         return [one.token_ids for one in await asyncio.gather(*running)]
 
 

@@ -12,11 +12,13 @@ from tests.e2e.rayserve.streams import disturbed, moved, undisturbed
 from tests.processes import wait_until
 from tests.serve_cluster import ServeApp
 
+TOKENS = 400
+
 
 @pytest.fixture(scope="module")
 def expected(shared_app: ServeApp) -> list[list[int]]:
     """The tokens that each stream must have."""
-    return asyncio.run(undisturbed(shared_app))
+    return asyncio.run(undisturbed(shared_app, TOKENS))
 
 
 async def test_scaling_down_loses_no_token(tiny_app: ServeApp, expected: list[list[int]]) -> None:
@@ -27,7 +29,7 @@ async def test_scaling_down_loses_no_token(tiny_app: ServeApp, expected: list[li
         tiny_app.scale(wait=False, verifier=1, drafter_twin=1)
         wait_until(lambda: len(tiny_app.replicas("verifier")) == 1, "one verifier is gone", timeout_s=60)
 
-    assert await disturbed(tiny_app, down) == expected
+    assert await disturbed(tiny_app, TOKENS, down) == expected
     assert moved(tiny_app) > moves
     assert len(before) == 2 and set(tiny_app.pids("verifier")) < set(before)
 
@@ -37,13 +39,18 @@ async def test_a_verifier_that_is_killed_is_replaced_and_its_streams_go_on(
 ) -> None:
     await asyncio.to_thread(tiny_app.scale, verifier=2)
     before, moves = tiny_app.pids("verifier"), moved(tiny_app)
-    assert await disturbed(tiny_app, lambda: os.kill(before[0], signal.SIGKILL)) == expected
+
+    def kill() -> None:
+        os.kill(before[0], signal.SIGKILL)
+
+    assert await disturbed(tiny_app, TOKENS, kill) == expected
     assert moved(tiny_app) > moves
-    await asyncio.to_thread(
-        wait_until, lambda: len(set(tiny_app.pids("verifier"))) == 2, "two verifiers run", timeout_s=120
-    )
-    after = tiny_app.pids("verifier")
-    assert before[0] not in after and before[1] in after
+
+    def replaced() -> bool:
+        after = tiny_app.pids("verifier")
+        return len(after) == 2 and before[0] not in after and before[1] in after
+
+    await asyncio.to_thread(wait_until, replaced, "there is another verifier beside the first", timeout_s=120)
 
 
 async def test_the_registry_is_replaced_and_nobody_notices(
@@ -58,5 +65,5 @@ async def test_the_registry_is_replaced_and_nobody_notices(
         "there is another registry",
         timeout_s=120,
     )
-    assert await undisturbed(tiny_app) == expected
+    assert await undisturbed(tiny_app, TOKENS) == expected
     assert moved(tiny_app) == moves
