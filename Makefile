@@ -9,7 +9,7 @@ export GOMP_SPINCOUNT := 20000
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test fuzz lint audit format proto proto-baseline bench soak clean
+.PHONY: help setup demo serve test fuzz lint audit format proto proto-baseline bench soak bench-autoscale clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /|/' | awk -F'|' '{printf "  make %-15s %s\n", $$1, $$2}'
@@ -69,6 +69,9 @@ bench: $(STAMP) ## Measure: engine step, round overhead, speculation on against 
 
 soak: $(STAMP) ## Streams under random faults for SECONDS=600: every token must be that of an undisturbed run (MODEL=demo)
 	$(BIN)/python -m bench.soak --seconds $(or $(SECONDS),600) --model $(or $(MODEL),tiny) $(if $(SEED),--seed $(SEED))
+
+bench-autoscale: $(STAMP) ## Load up and down on Ray Serve: replicas follow, no token is lost (MODEL=demo)
+	$(BIN)/python -m bench.autoscale --model $(or $(MODEL),tiny)
 
 clean: ## Remove what make built
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist
