@@ -198,14 +198,21 @@ async def test_counts_of_several_verifiers_add_up(two):
         assert stats.draft_tokens == (whole.rounds - 2) * DRAFTED_PER_ROUND + 2 * 2
 
 
-async def test_a_session_without_a_verifier_waits_until_one_comes(two):
+async def left_alone(setup, refusal):
+    """A generation that loses the only verifier, which refuses it from then on."""
+    (only,) = setup.verifiers
+    break_first(setup, 2)
+    only.started.clear()
+    generating = asyncio.create_task(setup.generate(**MAX))
+    await only.started.wait()
+    only.refuse = refusal
+    return only, generating
+
+
+@pytest.mark.parametrize("refusal", [UnavailableError("it starts"), OverloadedError("full")])
+async def test_a_session_without_a_verifier_waits_for_one_that_takes_it(two, refusal):
     async with two(1) as setup:
-        (only,) = setup.verifiers
-        break_first(setup, 2)
-        only.started.clear()
-        generating = asyncio.create_task(setup.generate(**MAX))
-        await only.started.wait()
-        only.refuse = UnavailableError("it starts")
+        only, generating = await left_alone(setup, refusal)
         while len(only.resumed) < 3:
             await asyncio.sleep(0.01)
         assert not generating.done()
@@ -213,28 +220,9 @@ async def test_a_session_without_a_verifier_waits_until_one_comes(two):
         assert (await generating).token_ids == IDS
 
 
-async def test_full_verifiers_are_waited_for(two):
-    async with two(1) as setup:
-        (only,) = setup.verifiers
-        break_first(setup, 2)
-        only.started.clear()
-        generating = asyncio.create_task(setup.generate(**MAX))
-        await only.started.wait()
-        only.refuse = OverloadedError("full")
-        while len(only.resumed) < 3:
-            await asyncio.sleep(0.01)
-        only.refuse = None
-        assert (await generating).token_ids == IDS
-
-
 async def test_the_wait_has_an_end(two):
     async with two(1, failover_s=0.3) as setup:
-        (only,) = setup.verifiers
-        break_first(setup, 2)
-        only.started.clear()
-        generating = asyncio.create_task(setup.generate(**MAX))
-        await only.started.wait()
-        only.refuse = UnavailableError("it never starts")
+        _, generating = await left_alone(setup, UnavailableError("it never starts"))
         with pytest.raises(UnavailableError, match=r"no other one went on with the session within 0\.3 s"):
             await generating
         assert await setup.metric("outrider_failovers_total", outcome="given_up") == 1
@@ -242,12 +230,7 @@ async def test_the_wait_has_an_end(two):
 
 async def test_a_request_whose_time_passes_without_a_verifier_is_told_so(two):
     async with two(1, request_timeout_s=0.5) as setup:
-        (only,) = setup.verifiers
-        break_first(setup, 2)
-        only.started.clear()
-        generating = asyncio.create_task(setup.generate(**MAX))
-        await only.started.wait()
-        only.refuse = UnavailableError("it never starts")
+        only, generating = await left_alone(setup, UnavailableError("it never starts"))
         with pytest.raises(DeadlineExceededError):
             await generating
         (session,) = only.sessions.values()

@@ -87,33 +87,24 @@ def test_a_generation_that_failed_before_it_ran_costs_no_tokens() -> None:
             lease.reserve(100)
 
 
-def test_what_is_used_without_having_been_set_aside_is_owed() -> None:
-    """So a generation that is broken off and resumed costs as much as one that is not."""
+@pytest.mark.parametrize(
+    ("set_aside", "wanted", "wait_s"), [(0, 0, 36), (1000, 40, 60)], ids=["not set aside", "over a minute's"]
+)
+def test_what_is_used_beyond_a_minutes_tokens_is_owed(set_aside: int, wanted: int, wait_s: float) -> None:
+    """Used without having been set aside: so a generation that is broken off and resumed costs as much as one
+    that is not. A request larger than a minute's tokens is served when nothing else was.
+    """
     setting = Setting(a=KeyLimits(tokens_per_minute=100))
     with setting.generation("a") as lease:
-        lease.reserve(0)
+        lease.reserve(set_aside)
         setting.used = 160
     setting.used = 0
     with setting.generation("a") as lease:
         with pytest.raises(RateLimitedError) as caught:
-            lease.reserve(0)
-        assert caught.value.retry_after_s == pytest.approx(36)
-        setting.clock.now += 36
-        lease.reserve(0)
-
-
-def test_a_request_larger_than_a_minute_is_served_when_nothing_else_was() -> None:
-    setting = Setting(a=KeyLimits(tokens_per_minute=100))
-    with setting.generation("a") as lease:
-        lease.reserve(1000)
-        setting.used = 160
-    setting.used = 0
-    with setting.generation("a") as lease:
-        with pytest.raises(RateLimitedError) as caught:
-            lease.reserve(40)
-        assert caught.value.retry_after_s == 60
-        setting.clock.now += 60
-        lease.reserve(40)
+            lease.reserve(wanted)
+        assert caught.value.retry_after_s == pytest.approx(wait_s)
+        setting.clock.now += wait_s
+        lease.reserve(wanted)
 
 
 def test_limits_that_change_hold_at_once() -> None:
