@@ -26,6 +26,7 @@ def outrider(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     "command",
     [
         "serve",
+        "deploy",
         "verifier",
         "drafter",
         "gateway",

@@ -132,11 +132,17 @@ def _serve_here(cluster: Cluster, file: ServeFile, wishes: Wishes, told: _Told, 
     with Progress(names, lines=True) as progress:
         progress.remember(details)
         while not told.times:
-            progress.show(cluster.details())
+            details = cluster.details()
+            progress.show(details)
+            if not set(names) & set(details.applications):
+                err.print("somebody has removed it: there is nothing left to serve")
+                return
             told.wait(WATCH_S)
 
 
 def _stop(cluster: Cluster, file: ServeFile, grace_s: float, hurry: Callable[[], bool]) -> None:
+    if not cluster.details().applications:
+        return
     cluster.apply(file.data | {"applications": []})
     if not wait_gone(cluster, _names(file), timeout_s=grace_s, hurry=hurry):
         err.print("not all of it stopped in time, the rest is killed")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ActorDiedError, RayError
 from ray.serve._private import api
 from ray.serve._private.client import ServeControllerClient
 from ray.serve.exceptions import RayServeException
@@ -37,10 +37,12 @@ class LocalCluster:
     def details(self) -> ServeInstanceDetails:
         """See Cluster."""
         if self._client is None:
-            return ServeInstanceDetails.model_validate(ServeInstanceDetails.get_empty_schema_dict())
+            return _nothing()
         try:
             answer = self._client._controller.get_serve_instance_details.remote()  # noqa: SLF001
             return ServeInstanceDetails.model_validate(ray.get(answer, timeout=ANSWER_S))
+        except ActorDiedError:  # somebody has shut Serve down
+            return _nothing()
         except RayError as error:
             raise UnavailableError(f"Ray Serve does not answer: {error}") from error
 
@@ -89,3 +91,7 @@ def local_cluster() -> Iterator[LocalCluster]:
         yield LocalCluster(f"http://{context.dashboard_url}")
     finally:
         ray.shutdown()
+
+
+def _nothing() -> ServeInstanceDetails:
+    return ServeInstanceDetails.model_validate(ServeInstanceDetails.get_empty_schema_dict())
