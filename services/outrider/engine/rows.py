@@ -3,7 +3,7 @@
 A GEMM library picks another kernel, with another order of summation, for another number of rows.
 Which numbers share a kernel depends on the machine, the type and the shape, so it is measured: at load, each
 distinct shape is run with all the row counts that will ever be used, and a `RowPolicy` is
-chosen under which all give the same bits.
+chosen under which all give the same bits. Its numbers are such that another order of summation shows.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ PolicyTable = dict[tuple[int, int, bool], RowPolicy]
 
 _WIDE = 32_000  # outputs of a head: only a few rows ever go through it at once
 
+_DISTINCT = 512  # columns of a weight for measuring that differ: more take long to draw
+
 RowFunction = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -73,6 +75,26 @@ def find_policy(
             break
     _log.debug("%s: %d to %d rows a call", what, best.least, best.most)
     return best
+
+
+def cancelling(rows: int, columns: int, terms: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Numbers whose products sum to 0, so that what comes out is nothing but rounding on the way.
+
+    Of ordinary numbers, rounded to bf16, one result in 10^5 or fewer tells two orders of summation apart: a
+    small layer may show none, and get a policy that is too wide. Here nearly every result tells.
+
+    Returns:
+        Rows [rows, terms] and a weight [columns, terms], float32: each term stands elsewhere too, negated.
+    """
+    generator = torch.Generator().manual_seed(0)
+    half = terms // 2
+    order = torch.randperm(half, generator=generator)
+    values = torch.randn(rows, half, generator=generator)
+    factors = torch.randn(min(columns, _DISTINCT), half, generator=generator)
+    odd = terms % 2
+    left = torch.cat((values, -values[:, order], torch.zeros(rows, odd)), 1)
+    right = torch.cat((factors, factors[:, order], torch.zeros(len(factors), odd)), 1)
+    return left, right.repeat(-(-columns // len(right)), 1)[:columns]
 
 
 def apply_rows(function: RowFunction, rows: torch.Tensor, policy: RowPolicy) -> torch.Tensor:
@@ -130,9 +152,10 @@ class Projection(torch.nn.Module):
         key = (self.in_features, self.out_features, self._bias is not None)
         if key not in known:
             counts = ROW_COUNTS if self.out_features < _WIDE else ROW_COUNTS[:6]
-            generator = torch.Generator().manual_seed(0)
-            sample = torch.randn(counts[-1], self.in_features, generator=generator).to(device, dtype)
-            known[key] = find_policy(self._multiply, sample, f"{self.name} {key}", counts)
+            rows, weight = cancelling(counts[-1], self.out_features, self.in_features)
+            bias = None if self._bias is None else torch.zeros(self.out_features).to(device, dtype)
+            twin = Projection(weight.to(device, dtype), bias, self.name)
+            known[key] = find_policy(twin._multiply, rows.to(device, dtype), f"{self.name} {key}", counts)
         self.policy = known[key]
 
     def _multiply(self, rows: torch.Tensor) -> torch.Tensor:

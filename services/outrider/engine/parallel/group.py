@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 _FOR_EVER = timedelta(days=3650)
+_CONNECT = timedelta(seconds=60)  # ranks that have all started meet in milliseconds
 _FIRST = 1024  # int64 words of a command that go in one message
 
 
@@ -62,11 +63,17 @@ class GlooGroup:
     each rank, and its all-reduce twice as many.
     """
 
-    def __init__(self, backend: Any, rank: int, size: int) -> None:
-        """`backend`: ProcessGroupGloo."""
+    def __init__(self, backend: Any, rank: int, size: int, timeout: timedelta) -> None:
+        """Args:
+        backend: ProcessGroupGloo.
+        rank: of this process.
+        size: number of ranks.
+        timeout: longest wait for another rank; then, or when one is gone, there is a RuntimeError.
+        """
         self.rank = rank
         self.size = size
         self._backend = backend
+        self._timeout = timeout
 
     def sum(self, part: torch.Tensor) -> torch.Tensor:
         """See Group."""
@@ -76,7 +83,7 @@ class GlooGroup:
         works = [self._backend.send([part], peer, 0) for peer in others]
         works += [self._backend.recv([parts[peer]], peer, 0) for peer in others]
         for work in works:
-            work.wait()
+            work.wait(self._timeout)
         return sum_in_order(parts)
 
     def columns(self, part: torch.Tensor) -> torch.Tensor:
@@ -85,11 +92,11 @@ class GlooGroup:
         if not len(part):
             return part.new_empty(0, self.size * part.shape[1])
         if self.rank:
-            self._backend.send([part], 0, 0).wait()
+            self._backend.send([part], 0, 0).wait(self._timeout)
             return part
         parts = [part, *(torch.empty_like(part) for _ in range(1, self.size))]
         for work in [self._backend.recv([parts[peer]], peer, 0) for peer in range(1, self.size)]:
-            work.wait()
+            work.wait(self._timeout)
         return torch.cat(parts, -1)
 
 
@@ -128,11 +135,18 @@ def sum_in_order(parts: list[torch.Tensor]) -> torch.Tensor:
 class Control:
     """Commands from rank 0, and what the others answer. Always over TCP, whatever the model runs on."""
 
-    def __init__(self, backend: Any, rank: int, size: int) -> None:
-        """`backend`: ProcessGroupGloo. Followers wait in it without end, and without a CPU."""
+    def __init__(self, backend: Any, rank: int, size: int, timeout: timedelta) -> None:
+        """Args:
+        backend: ProcessGroupGloo.
+        rank: of this process.
+        size: number of ranks.
+        timeout: longest wait of rank 0; then, or when a rank is gone, there is a RuntimeError. The others
+            wait for rank 0 without end, and without a CPU.
+        """
         self.rank = rank
         self.size = size
         self._backend = backend
+        self._timeout = _FOR_EVER if rank else timeout
 
     def tell(self, words: torch.Tensor) -> None:
         """From rank 0 to all others: int64 [n]."""
@@ -145,52 +159,51 @@ class Control:
         if len(rest):
             works += [self._backend.send([rest], peer, 0) for peer in others]
         for work in works:
-            work.wait()
+            work.wait(self._timeout)
 
     def hear(self) -> torch.Tensor:
         """The next command, at a follower: int64 [n]."""
         first = torch.empty(_FIRST, dtype=torch.int64)
-        self._backend.recv([first], 0, 0).wait()
+        self._backend.recv([first], 0, 0).wait(self._timeout)
         count = int(first[0])
         if count < _FIRST:
             return first[1 : 1 + count]
         rest = torch.empty(count - (_FIRST - 1), dtype=torch.int64)
-        self._backend.recv([rest], 0, 0).wait()
+        self._backend.recv([rest], 0, 0).wait(self._timeout)
         return torch.cat((first[1:], rest))
 
     def answer(self, values: torch.Tensor) -> None:
         """From a follower to rank 0."""
-        self._backend.send([values.contiguous()], 0, 0).wait()
+        self._backend.send([values.contiguous()], 0, 0).wait(self._timeout)
 
     def answers(self, own: torch.Tensor) -> list[torch.Tensor]:
         """At rank 0: each follower's answer, of the shape and type of `own`, which is the first."""
         parts = [own, *(torch.empty_like(own) for _ in range(1, self.size))]
         for peer in range(1, self.size):
-            self._backend.recv([parts[peer]], peer, 0).wait()
+            self._backend.recv([parts[peer]], peer, 0).wait(self._timeout)
         return parts
 
 
 def open_control(store: Any, rank: int, size: int, host: str, timeout_s: float) -> Control:
-    """Meet the other ranks. Rank 0 waits `timeout_s` at most, for each command to be taken and answered."""
-    timeout = _FOR_EVER if rank else timedelta(seconds=timeout_s)
-    return Control(_gloo(PrefixStore("control", store), rank, size, host, timeout), rank, size)
+    """Meet the other ranks. `timeout_s`: longest wait of rank 0 for a command to be taken, or answered."""
+    backend = _gloo(PrefixStore("control", store), rank, size, host)
+    return Control(backend, rank, size, timedelta(seconds=timeout_s))
 
 
 def open_group(store: Any, rank: int, size: int, host: str, device: str, timeout_s: float) -> Group:
-    """Meet the other ranks once more, for sums: each waits for the others for `timeout_s` at most."""
-    under = PrefixStore("model", store)
-    timeout = timedelta(seconds=timeout_s)
+    """Meet the other ranks once more, for sums. `timeout_s`: longest wait of each for the others."""
+    under, timeout = PrefixStore("model", store), timedelta(seconds=timeout_s)
     if torch.device(device).type == "cpu":
-        return GlooGroup(_gloo(under, rank, size, host, timeout), rank, size)
+        return GlooGroup(_gloo(under, rank, size, host), rank, size, timeout)
     options = dist.ProcessGroupNCCL.Options()
     options._timeout = timeout  # noqa: SLF001 - the constructor takes none
     return NcclGroup(dist.ProcessGroupNCCL(under, rank, size, options), rank, size)
 
 
-def _gloo(store: Any, rank: int, size: int, host: str, timeout: timedelta) -> Any:
+def _gloo(store: Any, rank: int, size: int, host: str) -> Any:
     gloo: Any = dist.ProcessGroupGloo  # its stubs do not fit it
     options = gloo._Options()  # noqa: SLF001 - it has no other name
-    options._timeout = timeout  # noqa: SLF001
+    options._timeout = _CONNECT  # noqa: SLF001
     options._devices = [gloo.create_device(hostname=host)]  # noqa: SLF001
     return gloo(store, rank, size, options)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from transformers.distributed import DistributedConfig
 
 from outrider.core.errors import InternalError
 from outrider.engine.parallel.group import Group
+
+_loading = Lock()  # a process has one default group
 
 
 @contextmanager
@@ -25,15 +28,14 @@ def part_of(group: Group | None) -> Iterator[dict[str, Any]]:
     if group is None:
         yield {}
         return
-    if dist.is_initialized():
-        raise InternalError(
-            "torch.distributed has a default process group already: a rank loads its model once"
-        )
-    dist.init_process_group(backend="fake", rank=group.rank, world_size=group.size)
-    try:
-        yield {"distributed_config": DistributedConfig(tp_size=group.size)}
-    finally:
-        dist.destroy_process_group()
+    with _loading:
+        if dist.is_initialized():
+            raise InternalError("torch.distributed has a default process group here, which is not ours")
+        dist.init_process_group(backend="fake", rank=group.rank, world_size=group.size)
+        try:
+            yield {"distributed_config": DistributedConfig(tp_size=group.size)}
+        finally:
+            dist.destroy_process_group()
 
 
 def local_part(weight: torch.Tensor) -> torch.Tensor:
