@@ -209,9 +209,14 @@ def parse_metrics(text: str) -> dict[str, float]:
     return values
 
 
-def total(values: Mapping[str, float], name: str) -> float:
-    """Sum over all labels of one sample name."""
-    return sum(value for key, value in values.items() if key.partition("{")[0] == name)
+def total(values: Mapping[str, float], name: str, **labels: str) -> float:
+    """Sum over one sample name, of those with these labels."""
+    wanted = {f"{label}={value}" for label, value in labels.items()}
+    return sum(
+        value
+        for key, value in values.items()
+        if key.partition("{")[0] == name and wanted <= set(key.partition("{")[2].rstrip("}").split(","))
+    )
 
 
 def group_of(process: psutil.Process) -> int | None:

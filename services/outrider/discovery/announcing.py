@@ -21,7 +21,7 @@ def advertised(config: OutriderConfig, advertise: str, listening: str, setting: 
     """The address under which others find who listens at `listening`.
 
     Args:
-        config: a fixed list is not told, so then anything goes.
+        config: a fixed list is not told, so without `advertise` anything goes.
         advertise: as configured; empty: `listening`. With port 0: the port of `listening`.
         listening: host:port.
         setting: name of the setting, for the error.
@@ -29,7 +29,7 @@ def advertised(config: OutriderConfig, advertise: str, listening: str, setting: 
     Raises:
         ConfigError: it is not host:port, or nobody else can reach it.
     """
-    if config.registry.kind == "static":
+    if config.registry.kind == "static" and not advertise:
         return listening
     host, _, port = advertise.rpartition(":")
     if port == "0":

@@ -64,7 +64,7 @@ async def test_gateways_find_each_other_in_redis(model_folder: Path, make_verifi
         config = OutriderConfig.model_validate(config.model_dump() | {"registry": lease})
         announcer = open_announcer(config)
         async with running(make_verifier()) as address:
-            await announcer.start(Instance(Role.VERIFIER, address, metrics="verifier:9101"))
+            await announcer.start(Instance(Role.VERIFIER, address, instance_id="v", metrics="verifier:9101"))
             async with gateway_over(config) as (one, _, _):
                 async with gateway_over(config) as (two, _, _):
                     pages = [group["targets"][0] for group in await targets(one["http"])]
@@ -103,7 +103,7 @@ async def test_its_load_is_told(model_folder: Path, make_verifier: Any) -> None:
         config = OutriderConfig.model_validate(config.model_dump() | {"registry": lease})
         announcer, registry = open_announcer(config), open_registry(config, Role.GATEWAY)
         async with running(verifier) as address:
-            await announcer.start(Instance(Role.VERIFIER, address))
+            await announcer.start(Instance(Role.VERIFIER, address, instance_id="v"))
             async with gateway_over(config) as (up, _, _), httpx.AsyncClient(base_url=up["http"]) as client:
                 body = {"model": "tiny", "prompt": "hello", "stream": True}
                 async with client.stream("POST", "/v1/completions", json=body), asyncio.timeout(20):

@@ -29,4 +29,6 @@ def test_a_page(shown: str, page: str, reached: str) -> None:
 def test_all_addresses_of_a_machine_are_none(listening: str) -> None:
     with pytest.raises(ConfigError, match=r"verifier\.advertise must be set"):
         advertised(REDIS, "", listening, "verifier.advertise")
-    assert advertised(REDIS, "pod:0", listening, "verifier.advertise") == "pod:9100"
+    assert advertised(OutriderConfig(), "", listening, "verifier.advertise") == listening
+    for config in (REDIS, OutriderConfig()):
+        assert advertised(config, "pod:0", listening, "verifier.advertise") == "pod:9100"
