@@ -14,6 +14,9 @@ CLOSE_S = 8.0
 IDLE_LOOP_S = 0.1
 """How long Serve waits before it looks whether calls through it run in a replica that is to stop. Calls
 between services go past Serve, so there are none."""
+SURGE_PERCENT = 100
+"""Where there may be a single replica, an update starts the new one before it stops the old one. If there is
+no room for both, the old one serves on until there is."""
 GATEWAY_STREAMS = 200
 """More streams than that for each gateway, and Serve starts another one, if it may."""
 HEALTH_PERIOD_S = 1.0
@@ -26,7 +29,7 @@ REGISTRY_CALLS = 1000
 def verifier_options(config: OutriderConfig, pools: Pools) -> dict[str, Any]:
     """Of the deployment `verifier`. If tensor parallel, a replica has a bundle for each of its ranks."""
     ranks, pool = config.verifier.tensor_parallel, pools.verifier
-    options = _service(pool, config.verifier.drain_s + CLOSE_S, scales(pools))
+    options = _service(pool, config.verifier.drain_s + CLOSE_S, scales(pools)) | _surge(pool)
     if ranks == 1:
         return options
     options["placement_group_bundles"] = [_resources(pool) for _ in range(ranks)]
@@ -56,6 +59,7 @@ def gateway_options(config: OutriderConfig, pool: Pool) -> dict[str, Any]:
     return {
         **_replica(pool, config.gateway.request_timeout_s + CLOSE_S),
         **numbers,
+        **_surge(pool),
         "max_ongoing_requests": config.gateway.max_connections,
     }
 
@@ -110,6 +114,10 @@ def _replica(pool: Pool, stop_s: float) -> dict[str, Any]:
         "graceful_shutdown_wait_loop_s": IDLE_LOOP_S,
         "graceful_shutdown_timeout_s": stop_s,
     }
+
+
+def _surge(pool: Pool) -> dict[str, Any]:
+    return {"max_surge_percent": SURGE_PERCENT} if pool.min_replicas == 1 else {}
 
 
 def _resources(pool: Pool) -> dict[str, float]:

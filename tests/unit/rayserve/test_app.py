@@ -109,6 +109,18 @@ def test_a_replica_may_take_as_long_to_stop_as_it_drains() -> None:
     assert gateway.graceful_shutdown_timeout_s > 600 and gateway.max_ongoing_requests == 4096
 
 
+def test_an_update_starts_the_new_one_first_where_there_is_only_one() -> None:
+    def surge(replicas: int) -> list[int]:
+        pool = {"min_replicas": replicas, "max_replicas": replicas}
+        pools = {"gateway": pool, "verifier": pool, "drafters": {"eagle": pool}}
+        found = deployments({"config": CONFIG, "pools": pools})
+        names = ("gateway", "verifier", "drafter-eagle")
+        return [found[name]._deployment_config.max_surge_percent for name in names]
+
+    assert surge(1) == [100, 100, 0], "without a drafter all goes on, only slower"
+    assert surge(2) == [0, 0, 0]
+
+
 def test_replicas_listen_on_loopback_only_if_they_are_told() -> None:
     def hosts(**more: Any) -> set[str]:
         config = deployments({"config": CONFIG, **more})["verifier"].init_args[0]
