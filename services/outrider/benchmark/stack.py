@@ -49,6 +49,17 @@ def running_stack(config: Path | None, overrides: Sequence[str]) -> Iterator[dic
         command += ["--config", str(config)]
     for override in overrides:
         command += ["--set", override]
+    with running(command) as ready:
+        yield ready
+
+
+@contextmanager
+def running(command: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Run a command that says with a line of JSON that it is ready; gives that line; stops it at the end.
+
+    Raises:
+        UnavailableError: it did not become ready; shows the end of its log.
+    """
     with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         try:
