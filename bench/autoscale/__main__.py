@@ -19,12 +19,12 @@ import sys
 import tempfile
 import time
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bench.autoscale import picture, sampling
-from bench.autoscale.world import DRAFTER, LOOKUP, MOST, VERIFIER, arguments, policy
+from bench.autoscale.world import DRAFT_MODEL, DRAFTER, MOST, VERIFIER, arguments, policy
 from bench.soak.journal import Journal
 from bench.soak.streams import Traffic
 from bench.soak.workload import Answer, Question, questions, undisturbed
@@ -71,8 +71,9 @@ async def drive(
 ) -> tuple[list[sampling.Sample], list[Traffic]]:
     """The whole run: what was seen, and the streams that ended."""
     gateway: Any = Gateway(app.cluster.http, app.cluster.grpc)
+    # All by the drafter that scales: of several, verifiers would soon ask the better one alone.
     pool = questions(random.Random(1), count=36, longest=wanted.tokens)
-    asked = [one for one in pool if one.determined and one.drafter != LOOKUP]
+    asked = [replace(one, drafter=DRAFT_MODEL) for one in pool if one.determined]
     console.print("undisturbed run ...")
     answers = await undisturbed(gateway.reached, asked)
     await asyncio.to_thread(_settled, app, wanted.limit)  # it was a load, too

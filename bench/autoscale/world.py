@@ -16,7 +16,10 @@ SMALL = {"cpus": 0.1}
 def arguments(model: str, folder: Path) -> dict[str, Any]:
     """Of the application: `tiny` random models, or the `demo`'s, in float32 both."""
     config = config_of(model, folder)
-    config["verifier"] |= {"max_sessions": 32, "drain_s": 2.0}
+    if model == "tiny":  # another random model would have nothing accepted, and then nobody asks it
+        config["drafters"][DRAFT_MODEL]["model"] = config["model"]
+    # Many processes share few cores: a proposal that takes long is still worth waiting for.
+    config["verifier"] |= {"max_sessions": 32, "drain_s": 2.0, "patience_ms": 5000, "max_misses": 100}
     config["gateway"] = {"failover_s": 60}
     return {
         "config": config,

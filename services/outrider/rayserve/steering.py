@@ -107,14 +107,10 @@ class Steering:
     def _tell(self, decision: Decision) -> None:
         self._metrics.decided(decision)
         # A number that is wanted and not yet given is told once, not each second until its delay is over.
-        told = "" if decision.changed else f"{decision.replicas} {decision.wish.count} {decision.wish.why}"
-        if decision.changed or (
-            decision.wish.count != decision.replicas and self._told.get(decision.pool) != told
-        ):
-            _log.info("scaling: %s", decision)
-        else:
-            _log.debug("scaling: %s", decision)
-        self._told[decision.pool] = told
+        waits = "" if decision.allowed == decision.replicas else f"{decision.allowed > decision.replicas}"
+        news = decision.changed or (waits and self._told.get(decision.pool) != waits)
+        _log.log(logging.INFO if news else logging.DEBUG, "scaling: %s", decision)
+        self._told[decision.pool] = "" if decision.changed else waits
 
 
 def gateways(context: AutoscalingContext) -> float:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from outrider.scaling import drafters, verifiers
 from outrider.scaling.counting import drafters_since, verifiers_since
 from outrider.scaling.drafters import DrafterLoad, each_holds, lateness_of, learn, wanted_drafters
 from outrider.scaling.memory import KindMemory, Memory, remember
-from outrider.scaling.observation import VERIFIER, Decision, Observation, Why, Wish, drafter_pool
-from outrider.scaling.settings import ScalingSettings
-from outrider.scaling.steady import steady
+from outrider.scaling.observation import VERIFIER, Decision, Observation, Pool, Why, Wish, drafter_pool
+from outrider.scaling.settings import PoolScaling, ScalingSettings
+from outrider.scaling.steady import Hold, steady
 from outrider.scaling.trial import Mode, Scene, Trial, Verdict, advance
 from outrider.scaling.verdicts import Running, verdicts
 from outrider.scaling.verifiers import VerifierLoad, wanted_verifiers
@@ -27,11 +28,9 @@ def decide(settings: ScalingSettings, memory: Memory, now: Observation) -> tuple
     load = _verifier_load(settings, memory, now)
     pool = now.verifiers
     wish = wanted_verifiers(settings.verifier, load, pool.target)
-    count, hold = steady(
-        wish, pool.target, pool.lowest, pool.highest, settings.verifier, memory.hold, now.now
-    )
+    decision, hold = _decided(VERIFIER, pool, wish, settings.verifier, memory.hold, now.now)
     memory = replace(memory, hold=hold)
-    decisions = {VERIFIER: Decision(VERIFIER, pool.target, count, wish)}
+    decisions = {VERIFIER: decision}
     plans = {kind: _plan(settings, memory, now, kind, load) for kind in now.drafters}
     memory, found = _judge(settings, memory, now, plans)
     for kind, plan in plans.items():
@@ -122,9 +121,16 @@ def _drafters(
     own, pool = settings.of_drafter(kind), now.drafters[kind]
     trial = advance(kept.trial, scene, own, settings.worth)
     wish = _wish(trial, plan.wish, scene, pool.lowest)
-    count, hold = steady(wish, pool.target, pool.lowest, pool.highest, own, kept.hold, now.now)
-    name = drafter_pool(kind)
-    return replace(kept, trial=trial, hold=hold), Decision(name, pool.target, count, wish)
+    decision, hold = _decided(drafter_pool(kind), pool, wish, own, kept.hold, now.now)
+    return replace(kept, trial=trial, hold=hold), decision
+
+
+def _decided(
+    name: str, pool: Pool[Any], wish: Wish, settings: PoolScaling, hold: Hold, now: float
+) -> tuple[Decision, Hold]:
+    count, hold = steady(wish, pool.target, pool.lowest, pool.highest, settings, hold, now)
+    allowed = min(max(wish.count, pool.lowest), pool.highest)
+    return Decision(name, pool.target, count, wish, allowed), hold
 
 
 def _wish(trial: Trial, by_load: Wish, scene: Scene, lowest: int) -> Wish:

@@ -77,6 +77,7 @@ class Decision:
     before: int
     replicas: int
     wish: Wish
+    allowed: int  # the wish within bounds
 
     @property
     def changed(self) -> bool:
@@ -87,6 +88,6 @@ class Decision:
         """One line for people."""
         if self.changed:
             return f"{self.pool} {self.before} -> {self.replicas}: {self.wish.reason}"
-        if self.wish.count != self.replicas:
+        if self.allowed != self.replicas:
             return f"{self.pool} stays at {self.replicas} (wants {self.wish.count}): {self.wish.reason}"
         return f"{self.pool} stays at {self.replicas}: {self.wish.reason}"
