@@ -26,7 +26,7 @@ from outrider.discovery import (
 )
 from outrider.engine.engine import Engine
 from outrider.engine.parallel.opening import open_engine
-from outrider.engine.parallel.ranks import RankLauncher
+from outrider.engine.parallel.ranks import LostRankError, RankLauncher
 from outrider.sessions import open_store
 from outrider.telemetry import tracing
 from outrider.telemetry.metrics import VerifierMetrics, serve_metrics
@@ -170,8 +170,10 @@ async def _until(stop: asyncio.Event, work: asyncio.Future[None], engine: Engine
     await asyncio.wait({*waited, work}, return_when=asyncio.FIRST_COMPLETED)
     for task in waited:
         task.cancel()
+    if isinstance(failure := work.exception() if work.done() else None, LostRankError):
+        raise InternalError(engine.dead()) from failure
     if work.done():
-        raise InternalError("the engine thread ended by itself") from work.exception()
+        raise InternalError("the engine thread ended by itself") from failure
     if lost.done() and not stopped.done():
         raise InternalError(lost.result())
 

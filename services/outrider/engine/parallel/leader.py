@@ -119,7 +119,7 @@ class Leader:
 
     def dead(self) -> str:
         """Why the model cannot run any more, in words; empty: it can. Does not wait; any thread may ask."""
-        return self._lost or self._ranks.dead()
+        return self._ranks.dead() or self._lost
 
     def close(self) -> None:
         """End the other ranks. Idempotent."""
