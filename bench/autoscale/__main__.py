@@ -158,11 +158,6 @@ def run(wanted: argparse.Namespace, folder: Path, journal: Journal, console: Con
         decided = sampling.decisions(logs)
     ended = [one for group in groups for one in group.outcomes]
     replicas = judge(samples, journal, len(ended))
-    picture.draw(
-        wanted.picture or Path("docs/pictures") / f"autoscale_{wanted.model}.png",
-        samples,
-        f"{len(ended)} streams, {sum(one.tokens for one in ended)} tokens, {len(journal.violations)} wrong",
-    )
     return {
         "replicas": replicas,
         "streams": len(ended),
@@ -188,8 +183,9 @@ def main() -> int:
         json.dumps({**found, "settings": given, "provenance": provenance()}, indent=1) + "\n",
         encoding="utf-8",
     )
+    picture.draw(wanted.picture or Path("docs/pictures") / f"autoscale_{wanted.model}.png", found)
     for line in found["decisions"]:
-        console.print(line[line.find("scaling: ") :], highlight=False)
+        console.print(line, highlight=False, soft_wrap=True)
     console.print({key: found[key] for key in ("replicas", "streams", "tokens", "resumes", "violations")})
     if found["violations"]:
         console.print(f"journal: {folder}")

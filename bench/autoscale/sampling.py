@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -112,6 +113,7 @@ class Rates:
 
 
 OVER_S = 4.0
+_DECISION = re.compile(r"^\w+ \S+ (\d\d:\d\d:\d\d),\d+ .*? -- scaling: (.*)$", re.MULTILINE)
 
 
 def rates(samples: list[Sample]) -> list[Rates]:
@@ -160,8 +162,8 @@ def decisions(folder: Path) -> list[str]:
     """The policy's lines in the log of Serve's controller, from the node's folder of logs."""
     lines = []
     for log in sorted((folder / "serve").glob("controller_*.log")):
-        lines += [line for line in log.read_text("utf-8", "replace").splitlines() if "scaling: " in line]
-    return lines
+        lines += _DECISION.findall(log.read_text("utf-8", "replace"))
+    return [f"{time} {text}" for time, text in lines]
 
 
 def _share(part: float, whole: float) -> float | None:
