@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from outrider.engine.elementwise import apply_elementwise
 from outrider.engine.kv_store import KvStore
 from outrider.engine.plan import AttentionGroup, StepPlan
+from outrider.engine.sequence import KV_MULTIPLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,4 +106,19 @@ def _scores_by_hand(
         sinks = kind.sinks.float().view(1, kv_heads, folded, 1, 1)
         sinks = sinks.expand(batch, kv_heads, folded, rows // folded, 1).reshape(batch, kv_heads, rows, 1)
         weights = torch.softmax(torch.cat((scores, sinks), -1), -1)[..., :-1]
-    return torch.matmul(weights.to(query.dtype), values)
+    return _mixed(weights.to(query.dtype), values)
+
+
+def _mixed(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """`weights` [..., rows, L] times `values` [..., L, D], with the same bits whatever masked slots follow.
+
+    In float32 some CPUs' kernels split the sum over L by its length: so it is split here, at fixed places.
+    Behind the last slot that counts, weights are zero, and adding zero changes no bit.
+    """
+    if weights.dtype != torch.float32:
+        return torch.matmul(weights, values)
+    parts = zip(weights.split(KV_MULTIPLE, -1), values.split(KV_MULTIPLE, -2), strict=True)
+    first, *others = (torch.matmul(weight, value) for weight, value in parts)
+    for other in others:
+        first += other
+    return first

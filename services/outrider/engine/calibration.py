@@ -89,7 +89,7 @@ def _least_queries(shape: LayerShape, kind: AttentionKind, dtype: torch.dtype, d
         if _is_exact(shape, kind, least, dtype, device):
             _log.debug("attention %s: at least %d queries a path", shape, least)
             return least
-    _log.debug("attention %s: no number of queries is exact", shape)
+    _log.warning("attention %s in %s: bits depend on the KV length, whatever the probe says", shape, dtype)
     return least
 
 
