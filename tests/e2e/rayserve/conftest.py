@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.rayserve.policy import POLICY
 from tests.otlp_sink import OtlpSink
 from tests.serve_cluster import ServeApp, ServeCluster
 from tests.stack import tiny_config
@@ -33,6 +34,7 @@ def tiny_args(tmp_path_factory: pytest.TempPathFactory, sink: OtlpSink) -> dict[
     config = tiny_config(tmp_path_factory.mktemp("tiny-serve"))
     del config["drafters"]["other"]
     config["verifier"]["drain_s"] = 0.3  # what still runs then is handed over
+    config["gateway"] = {"failover_s": 180.0}  # a verifier takes its time to start on two busy cores
     config["telemetry"] = {"otlp_endpoint": sink.endpoint}
     pools = {"gateway": SMALL, "verifier": SMALL, "drafters": {"twin": SMALL, "lookup": SMALL}}
     return {"config": config, "pools": pools, "loopback": True}
@@ -41,14 +43,14 @@ def tiny_args(tmp_path_factory: pytest.TempPathFactory, sink: OtlpSink) -> dict[
 @pytest.fixture(scope="session")
 def shared_app(cluster: ServeCluster, tiny_args: dict[str, Any]) -> ServeApp:
     """The application, once: use `tiny_app`."""
-    return cluster.deploy(tiny_args)
+    return cluster.deploy(tiny_args, autoscaling_policy=POLICY)
 
 
 @pytest.fixture
 def tiny_app(shared_app: ServeApp, tiny_args: dict[str, Any]) -> Iterator[ServeApp]:
     """The application with one replica of each deployment."""
     if shared_app.args != tiny_args:
-        shared_app.cluster.deploy(tiny_args)
+        shared_app.cluster.deploy(tiny_args, autoscaling_policy=POLICY)
     elif shared_app.overridden:
         shared_app.scale(verifier=1, drafter_twin=1, drafter_lookup=1, gateway=1)
     yield shared_app

@@ -50,6 +50,14 @@ async def disturbed(app: ServeApp, tokens: int, disturb: Callable[[], object]) -
         return [one.token_ids for one in await asyncio.gather(*running)]
 
 
+async def steady(app: ServeApp, tokens: int, over: Callable[[], bool]) -> list[list[list[int]]]:
+    """The tokens of streams that run one after the other, so many at a time, until it is `over`."""
+    waves = []
+    while not over():
+        waves.append(await undisturbed(app, tokens))
+    return waves
+
+
 def moved(app: ServeApp) -> float:
     """How often the gateway had to look for another verifier for a session. For one gateway replica."""
     page = httpx.get(f"{app.cluster.http}/metrics", trust_env=False, timeout=30).text
