@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from ray import serve
 
 from outrider.config import OutriderConfig
-from outrider.core.errors import ConfigError
+from outrider.core.errors import ConfigError, UnavailableError
 from outrider.rayserve.hosting import Ready, ServiceReplica, replica_id
 from outrider.rayserve.placing import settled
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:  # the process that builds the application needs none of it
     from outrider.rayserve.grpc_ingress import GenerationIngress, ServeCall
     from outrider.rayserve.http_ingress import BehindServe
     from outrider.wire.v1 import generation_pb2 as pb
+
+
+CANCEL_TIMEOUT_S = 10.0
+"""Longest wait for what other gateways say of a generation that is to end."""
 
 
 def check(config: OutriderConfig) -> None:
@@ -61,7 +65,8 @@ class Gateway(ServiceReplica):
         async with assembled(self._config, stop, metrics=self._registry) as parts:
             if parts is None:
                 return
-            self._parts, self._ingress = parts, GenerationIngress(parts, own.max_body_bytes)
+            self._parts = parts
+            self._ingress = GenerationIngress(parts, own.max_body_bytes, self._cancel_elsewhere)
             with metrics_page(own, self._registry) as page:
                 async with present(self._config, parts, page, page, replica_id()):
                     ready({"metrics": page})
@@ -98,6 +103,22 @@ class Gateway(ServiceReplica):
         """See the proto file."""
         assert self._ingress is not None
         return await self._ingress.list_models(request, grpc_context)
+
+    async def cancel_here(self, generation_id: str, tenant: str) -> bool:
+        """Called by other gateways, see Generations.cancel."""
+        assert self._parts is not None
+        return await self._parts.generations.cancel(generation_id, tenant)
+
+    async def _cancel_elsewhere(self, generation_id: str, tenant: str) -> bool:
+        """Ask all gateways. One that goes meanwhile has parked what it had, or soon will."""
+        here = serve.get_replica_context()
+        gateways = serve.get_deployment_handle(here.deployment, here.app_name)
+        asked = gateways.broadcast("cancel_here", generation_id, tenant)
+        try:
+            found = await asked.results_async(timeout_s=CANCEL_TIMEOUT_S, return_exceptions=True)
+        except TimeoutError:
+            raise UnavailableError("not all gateways have answered: cancel it again") from None
+        return True in found
 
     def record_replica_metadata(self) -> dict[str, Any]:
         """Called by Serve, once."""

@@ -26,6 +26,8 @@ from outrider.wire.v1 import generation_pb2 as pb
 _LOG = logging.getLogger(__name__)
 
 Metadata = Sequence[tuple[str, str]]
+CancelElsewhere = Callable[[str, str], Awaitable[bool]]
+"""Ends a generation (first argument) of a tenant (second) at whichever gateway runs it; whether one did."""
 Asked = TypeVar("Asked", bound=Message)
 Told = TypeVar("Told")
 
@@ -51,8 +53,13 @@ class CallEndedError(Exception):
 class GenerationIngress:
     """Answers the calls of Serve's proxy."""
 
-    def __init__(self, parts: Parts, max_bytes: int) -> None:
-        """`max_bytes`: longest request; Serve's own limit is one for all applications."""
+    def __init__(self, parts: Parts, max_bytes: int, cancel_elsewhere: CancelElsewhere) -> None:
+        """Args:
+        parts: of the gateway.
+        max_bytes: longest request; Serve's own limit is one for all applications.
+        cancel_elsewhere: Serve sends a client's calls to any gateway, so the generation may run at another.
+        """
+        self._cancel_elsewhere = cancel_elsewhere
         self._servicer = parts.servicer
         self._gate = parts.gate
         self._max_bytes = max_bytes
@@ -67,8 +74,15 @@ class GenerationIngress:
 
     async def cancel(self, request: bytes, call: ServeCall) -> pb.CancelResponse:
         """See GenerationServicer.Cancel."""
-        answer = await self._single("Cancel", pb.CancelRequest, self._servicer.Cancel, request, call)
+        answer = await self._single("Cancel", pb.CancelRequest, self._end, request, call)
         return answer or pb.CancelResponse()
+
+    async def _end(self, request: pb.CancelRequest, context: Any) -> pb.CancelResponse:
+        answer = await self._servicer.Cancel(request, context)
+        if answer.found:
+            return answer
+        tenant = self._gate.tenant(context.invocation_metadata())
+        return pb.CancelResponse(found=await self._cancel_elsewhere(request.generation_id, tenant))
 
     async def list_models(self, request: bytes, call: ServeCall) -> pb.ListModelsResponse:
         """See GenerationServicer.ListModels."""

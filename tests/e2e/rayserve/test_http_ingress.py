@@ -127,8 +127,8 @@ async def test_a_client_that_goes_away_comes_back_to_the_rest(shared_app: ServeA
     assert (broken.token_ids, broken.text) == (whole.token_ids, whole.text)
 
 
-async def test_the_ingress_lists_all_pages_of_metrics(shared_app: ServeApp) -> None:
-    async with httpx.AsyncClient(base_url=shared_app.cluster.http, trust_env=False) as client:
+async def test_the_ingress_lists_all_pages_of_metrics(tiny_app: ServeApp) -> None:
+    async with httpx.AsyncClient(base_url=tiny_app.cluster.http, trust_env=False) as client:
         groups = (await client.get("/metrics/targets")).json()
         roles = [(group["labels"]["role"], group["labels"].get("name", "")) for group in groups]
         assert roles == [("drafter", "lookup"), ("drafter", "twin"), ("gateway", ""), ("verifier", "")]

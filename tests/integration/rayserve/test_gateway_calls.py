@@ -55,9 +55,15 @@ class Ingress(GenerationIngress):
     """With what it stands on."""
 
     def __init__(self, parts: Parts, verifier: ScriptedVerifier) -> None:
-        super().__init__(parts, max_bytes=1024)
+        super().__init__(parts, max_bytes=1024, cancel_elsewhere=self.ask_others)
+        self.asked: list[tuple[str, str]] = []
         self.parts = parts
         self.verifier = verifier
+
+    async def ask_others(self, generation_id: str, tenant: str) -> bool:
+        """There is another gateway, which runs what is called "there"."""
+        self.asked.append((generation_id, tenant))
+        return generation_id == "there"
 
 
 Started = Callable[..., AbstractAsyncContextManager[Ingress]]
@@ -108,6 +114,9 @@ async def test_a_key_is_asked_for_and_its_limits_are_kept(ingress: Started) -> N
         assert limited.code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert int(limited.trailing["retry-after-ms"]) > 0
         assert not (await up.cancel(CANCEL, Call(ALICE))).found, "ending one is not counted"
+        there = pb.CancelRequest(generation_id="there").SerializeToString()
+        assert (await up.cancel(there, Call(ALICE))).found
+        assert up.asked == [("0" * 32, "alice"), ("there", "alice")]
         refused = Call()
         assert await up.cancel(CANCEL, refused) == pb.CancelResponse()
         assert refused.code is grpc.StatusCode.UNAUTHENTICATED

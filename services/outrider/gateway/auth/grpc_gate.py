@@ -59,12 +59,16 @@ class KeyGate(aio.ServerInterceptor):
             RateLimitedError: its owner calls too often.
         """
         try:
-            tenant = tenant_of(self._authenticator, sent)
+            tenant = self.tenant(sent)
             if method in COUNTED:
                 self._limiter.request(tenant)
         except OutriderError as error:
             self._refused(method.removeprefix("/"), describe(error).label)
             raise
+
+    def tenant(self, sent: Iterable[tuple[str, str | bytes]] | None) -> str:
+        """See `tenant_of`."""
+        return tenant_of(self._authenticator, sent)
 
 
 def tenant_of(authenticator: Authenticator, sent: Iterable[tuple[str, str | bytes]] | None) -> str:
