@@ -74,7 +74,7 @@ def _application(args: ServeArguments) -> Application:
 def _with_registry(config: OutriderConfig) -> OutriderConfig:
     """`config` with a registry that replicas can enter themselves into: Ray's, unless it says Redis."""
     own = config.registry
-    if own.kind != "static":
+    if own.kind == "redis":
         return config
     changes: dict[str, Any] = {"kind": "ray"}
     if "heartbeat_s" not in own.model_fields_set and own.lease_s >= 2 * HEARTBEAT_S:

@@ -92,3 +92,12 @@ class ServeArguments(_Section):
                     f"pools.{name}.min_replicas must be at least 1: only drafters may go to zero"
                 )
         return self
+
+    @model_validator(mode="after")
+    def _check_ranks(self) -> ServeArguments:
+        ranks, pool = self.config.verifier.tensor_parallel, self.pools.verifier
+        if ranks > 1 and not (pool.cpus or pool.gpus):
+            raise ValueError(
+                f"pools.verifier must have cpus or gpus above 0: with {ranks} ranks each has a bundle of them"
+            )
+        return self

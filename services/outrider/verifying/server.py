@@ -81,7 +81,7 @@ async def serve(
         announcer = open_announcer(config)
         stack.push_async_callback(announcer.close)
         engine = await thread.call(lambda: open_engine(folder, own, name=config.name, launcher=launcher))
-        stack.callback(engine.close)
+        stack.push_async_callback(asyncio.to_thread, engine.close)  # it waits for the other ranks
         traces = tracing.setup(config.telemetry, "verifier", instance_id=instance_id)
         stack.push_async_callback(asyncio.to_thread, traces.shutdown)
         registry = registry or CollectorRegistry()

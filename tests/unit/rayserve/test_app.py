@@ -44,7 +44,7 @@ def test_hearts_beat_slower_through_serve_unless_the_configuration_says() -> Non
         found: float = deployments(args)["verifier"].init_args[0].registry.heartbeat_s
         return found
 
-    assert heartbeat() == 1.0
+    assert heartbeat() == heartbeat(kind="ray") == 1.0
     assert heartbeat(heartbeat_s=0.3) == 0.3
     assert heartbeat(lease_s=1.5) == 0.5, "a lease holds for two heartbeats at least"
 
@@ -139,6 +139,10 @@ def test_replicas_listen_on_loopback_only_if_they_are_told() -> None:
         ({"config": {"verifyer": {}}}, r"config\.verifyer: .*did you mean 'verifier'"),
         ({"config": CONFIG, "pools": {"verifier": {"cpus": "many"}}}, r"pools\.verifier\.cpus: .*'many'"),
         ({"config": {"security": {"public_tls": {"ca": "x"}}}}, r"security\.public_tls"),
+        (
+            {"config": {"verifier": {"tensor_parallel": 2}}, "pools": {"verifier": {"cpus": 0}}},
+            r"pools\.verifier must have cpus or gpus",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(args: dict[str, Any], complaint: str) -> None:

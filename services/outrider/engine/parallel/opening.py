@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from outrider.config.schema import VerifierConfig
-from outrider.core.errors import ConfigError
+from outrider.core.errors import ConfigError, InternalError
 from outrider.engine.engine import Engine
 from outrider.engine.loading import load_config
 from outrider.engine.parallel.leader import Leader
-from outrider.engine.parallel.ranks import RankLauncher
+from outrider.engine.parallel.ranks import LostRankError, RankLauncher
 from outrider.engine.parallel.sizes import check_sizes
 
 
@@ -27,7 +27,7 @@ def open_engine(
     Raises:
         ConfigError: the folder is no usable checkpoint, or so many ranks cannot share it.
         UnsupportedModelError: the architecture is not supported, or not by several ranks.
-        InternalError: another rank did not start.
+        InternalError: another rank did not start, or was lost while the model was measured.
     """
     size = config.tensor_parallel
     if size == 1:
@@ -38,6 +38,8 @@ def open_engine(
     leader = Leader.launch(folder, config, launcher)
     try:
         return Engine.load(folder, leader.config, name=name, leader=leader)
-    except BaseException:
+    except BaseException as error:
         leader.close()
+        if isinstance(error, LostRankError):
+            raise InternalError(str(error)) from error
         raise
