@@ -120,7 +120,7 @@ def rates(samples: list[Sample]) -> list[Rates]:
     """What the counters say about each moment."""
     found, first = [], 0
     for sample in samples:
-        while sample.t - samples[first + 1].t >= OVER_S if first + 1 < len(samples) else False:
+        while first + 1 < len(samples) and sample.t - samples[first + 1].t >= OVER_S:
             first += 1
         then = samples[first]
         grown = {name: sample.counters[name] - then.counters[name] for name in SUMMED}

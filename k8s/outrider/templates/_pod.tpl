@@ -74,6 +74,10 @@ spec:
         - {name: OUTRIDER_CACHE, value: /cache}
         # Ray's default, 15, starves replicas beside anything else on the node.
         - {name: RAY_worker_niceness, value: "0"}
+        # Or the cluster reports itself to Ray's makers.
+        - {name: RAY_USAGE_STATS_ENABLED, value: "0"}
+        # Few cores are busy for longer than Serve's 5 s while all start at once.
+        - {name: RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S, value: "60"}
         {{- if ($values.config.telemetry | default dict).otlp_endpoint }}
         - {name: RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH, value: "outrider.rayserve.tracing:span_processors"}
         - {name: OTEL_SERVICE_NAME, value: ray-serve}

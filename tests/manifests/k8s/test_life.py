@@ -203,6 +203,17 @@ def test_the_head_runs_no_replicas_and_takes_no_traffic() -> None:
         assert ray_service(name)["spec"]["excludeHeadPodFromServeSvc"] is True
 
 
+@pytest.mark.parametrize("name", RAY_SETS)
+def test_rays_processes_are_set_up_as_on_a_machine(name: str) -> None:
+    """docs/rayserve.md says which variables, and what for."""
+    wanted = ("RAY_worker_niceness", "RAY_USAGE_STATS_ENABLED", "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S")
+    for item in templates(name):
+        if item.ray_group:
+            (container,) = item.containers
+            given = {variable["name"]: variable.get("value") for variable in container["env"]}
+            assert {key: given.get(key) for key in wanted} == dict(zip(wanted, ("0", "0", "60"), strict=True))
+
+
 def test_autoscalers_ask_for_metrics_that_the_adapter_makes_of_ours() -> None:
     path = ROOT / "k8s" / "plain" / "components" / "autoscaling" / "adapter-rules.yaml"
     rules = yaml.safe_load(path.read_text())["rules"]
