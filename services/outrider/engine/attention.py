@@ -117,7 +117,7 @@ def _mixed(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """
     if weights.dtype != torch.float32:
         return torch.matmul(weights, values)
-    parts = zip(weights.split(KV_MULTIPLE, -1), values.split(KV_MULTIPLE, -2), strict=True)
+    parts = zip(torch.split(weights, KV_MULTIPLE, -1), torch.split(values, KV_MULTIPLE, -2), strict=True)
     first, *others = (torch.matmul(weight, value) for weight, value in parts)
     for other in others:
         first += other

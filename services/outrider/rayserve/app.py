@@ -25,16 +25,12 @@ from outrider.rayserve.gateway import Gateway, check
 from outrider.rayserve.options import drafter_options, gateway_options, registry_options, verifier_options
 from outrider.rayserve.placing import placed
 from outrider.rayserve.registry import RegistryReplica
+from outrider.rayserve.steering import GATEWAY
 from outrider.rayserve.verifier import VerifierReplica
+from outrider.scaling.observation import VERIFIER, drafter_pool
 
-GATEWAY, VERIFIER = "gateway", "verifier"
 HEARTBEAT_S = 1.0
 """Of the registry in Ray, unless the configuration says: a call through Serve takes milliseconds of CPU."""
-
-
-def drafter_deployment(name: str) -> str:
-    """How the deployment of drafter `name` is called."""
-    return f"drafter-{name}"
 
 
 def build(args: Mapping[str, Any] | ServeArguments) -> Application:
@@ -64,7 +60,7 @@ def _application(args: ServeArguments) -> Application:
     parts.append(verifier.bind(config))
     for name in config.drafters:
         options = drafter_options(name, pools)
-        drafter = serve.deployment(DrafterReplica).options(name=drafter_deployment(name), **options)
+        drafter = serve.deployment(DrafterReplica).options(name=drafter_pool(name), **options)
         parts.append(drafter.bind(config, name))
     # Serve deploys what the ingress is given; it calls none of them.
     gateway = serve.deployment(Gateway).options(name=GATEWAY, **gateway_options(config, pools.gateway))

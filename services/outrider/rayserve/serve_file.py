@@ -20,18 +20,21 @@ from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 from outrider.config.explaining import Where, complaints, joined, no_such, path_of, shown, unknown_keys
 from outrider.config.yaml_text import parse_mapping, text_of
 from outrider.core.errors import ConfigError
+from outrider.discovery.ray_ledger import DEPLOYMENT as REGISTRY
 from outrider.rayserve.app import build
 from outrider.rayserve.arguments import Pool, ServeArguments
 from outrider.rayserve.servicing import SERVICER
+from outrider.rayserve.steering import GATEWAY
+from outrider.scaling.observation import VERIFIER, drafter_pool
 from outrider.scaling.settings import ScalingSettings
 
 M = TypeVar("M", bound=BaseModel)
 
 BUILDER = "outrider.rayserve:build"
 """`import_path` of an application that is Outrider."""
-_THEY = "Ray Serve and Kubernetes"
 POLICY = "outrider.rayserve.autoscaling:ApplicationPolicy"
 """`autoscaling_policy.policy_function` of an application that scales by what matters."""
+_THEY = "Ray Serve and Kubernetes"
 
 
 @dataclass(frozen=True)
@@ -102,9 +105,9 @@ def parse_serve_text(text: str, source: str) -> ServeFile:
 def pools_of(arguments: ServeArguments) -> dict[str, Pool]:
     """By deployment, those of drafters that the file leaves out too."""
     drafters = {
-        f"drafter-{name}": arguments.pools.drafters.get(name, Pool()) for name in arguments.config.drafters
+        drafter_pool(name): arguments.pools.drafters.get(name, Pool()) for name in arguments.config.drafters
     }
-    return {"gateway": arguments.pools.gateway, "verifier": arguments.pools.verifier} | drafters
+    return {GATEWAY: arguments.pools.gateway, VERIFIER: arguments.pools.verifier} | drafters
 
 
 def is_ours(import_path: str) -> bool:
@@ -136,7 +139,7 @@ def _application(application: ServeApplicationSchema, arguments: ServeArguments,
     except ConfigError as error:
         yield f"{path_of((*at, 'args', 'config'))}.{error}"
     pools = pools_of(arguments)
-    known = {**dict.fromkeys(pools), "registry": None}
+    known = {**dict.fromkeys(pools), REGISTRY: None}
     overridden = set()
     for number, deployment in enumerate(application.deployments):
         if deployment.name not in known:
@@ -149,7 +152,7 @@ def _application(application: ServeApplicationSchema, arguments: ServeArguments,
         return
     for name, pool in pools.items():
         # Sessions go past Serve, so the rule that Serve scales by on its own sees none of them.
-        if name != "gateway" and pool.min_replicas != pool.max_replicas and name not in overridden:
+        if name != GATEWAY and pool.min_replicas != pool.max_replicas and name not in overridden:
             yield (
                 f"{path_of(at)}: {name} may have {pool.min_replicas} to {pool.max_replicas} replicas, but "
                 f"nothing decides how many: autoscaling_policy.policy_function is missing ({POLICY})"
