@@ -20,15 +20,9 @@ _VERIFIER = (
     names.ROUND_PART_TIME.name + _SUM,
     names.DRAFTER_ASKED.name,
     names.PROPOSALS_MISSED.name,
-    names.DRAFTER_VERIFIED.name,
     names.DRAFTER_ACCEPTED.name,
 )
-_DRAFTER = (
-    names.DRAFTER_SESSIONS.name,
-    names.DRAFTER_QUEUED.name,
-    names.DRAFTER_PROPOSALS.name,
-    names.DRAFTER_TIME.name + _SUM,
-)
+_DRAFTER = (names.DRAFTER_SESSIONS.name, names.DRAFTER_QUEUED.name)
 
 
 def verifier_stats(registry: CollectorRegistry, own: VerifierConfig) -> dict[str, float]:
@@ -49,7 +43,6 @@ def verifier_signals(registry: CollectorRegistry, own: VerifierConfig) -> Verifi
     counted = {
         "asked": page.by(names.DRAFTER_ASKED.name, names.LABEL_DRAFTER),
         "missed": page.by(names.PROPOSALS_MISSED.name, names.LABEL_DRAFTER),
-        "verified": page.by(names.DRAFTER_VERIFIED.name, names.LABEL_DRAFTER),
         "accepted": page.by(names.DRAFTER_ACCEPTED.name, names.LABEL_DRAFTER),
     }
     drafters = sorted({name for values in counted.values() for name in values})
@@ -61,8 +54,7 @@ def verifier_signals(registry: CollectorRegistry, own: VerifierConfig) -> Verifi
         kv_usage=page.value(names.KV_USAGE.name),
         rounds=every_round,
         plain_rounds=rounds.get("plain", 0.0),
-        tokens=every_round
-        + page.value(names.SPEC_ACCEPTED.name),  # each round's own token, and accepted ones
+        tokens=every_round + page.value(names.SPEC_ACCEPTED.name),  # each round's own, and accepted ones
         step_s=parts.get("forward", 0.0),
         drafters={
             drafter: DrafterCounts(**{key: values.get(drafter, 0.0) for key, values in counted.items()})
@@ -78,8 +70,6 @@ def drafter_signals(registry: CollectorRegistry, own: DrafterConfig) -> DrafterS
         sessions=page.value(names.DRAFTER_SESSIONS.name),
         queued=page.value(names.DRAFTER_QUEUED.name),
         capacity=own.max_sessions,
-        proposals=page.value(names.DRAFTER_PROPOSALS.name),
-        draft_s=page.value(names.DRAFTER_TIME.name + _SUM),
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TypeVar
 
-from outrider.scaling.observation import Observation, Pool, Signals
+from outrider.scaling.observation import Observation, Pool
 from outrider.scaling.signals import DrafterCounts, DrafterSignals, VerifierSignals
 
 
@@ -39,10 +39,8 @@ class DrafterTotals:
     sessions_s: float = 0.0
     queued_s: float = 0.0
     capacity_s: float = 0.0
-    proposals: float = 0.0
     asked: float = 0.0
     missed: float = 0.0
-    verified: float = 0.0
     accepted: float = 0.0
 
 
@@ -68,7 +66,7 @@ def sample(before: Observation | None, now: Observation) -> Sample:
     drafters = {
         kind: total(
             total(DrafterTotals(), (_seen(old, new, kind) for old, new in pairs)),
-            (_drafter(old, new, seconds) for old, new in _pairs(before.drafters.get(kind), pool)),
+            (_drafter(new, seconds) for new in pool.reports.values()),
         )
         for kind, pool in now.drafters.items()
     }
@@ -93,9 +91,10 @@ def drafters_since(samples: Iterable[Sample], since: float, kind: str) -> Drafte
     )
 
 
-def _pairs(before: Pool[Signals] | None, now: Pool[Signals]) -> list[tuple[Signals | None, Signals]]:
-    old = {} if before is None else before.reports
-    return [(old.get(name), new) for name, new in now.reports.items()]
+def _pairs(
+    before: Pool[VerifierSignals], now: Pool[VerifierSignals]
+) -> list[tuple[VerifierSignals | None, VerifierSignals]]:
+    return [(before.reports.get(name), new) for name, new in now.reports.items()]
 
 
 def _verifier(old: VerifierSignals | None, new: VerifierSignals, seconds: float) -> VerifierTotals:
@@ -120,18 +119,16 @@ def _seen(old: VerifierSignals | None, new: VerifierSignals, kind: str) -> Draft
     return DrafterTotals(
         asked=_grown(since.asked, counts.asked),
         missed=_grown(since.missed, counts.missed),
-        verified=_grown(since.verified, counts.verified),
         accepted=_grown(since.accepted, counts.accepted),
     )
 
 
-def _drafter(old: DrafterSignals | None, new: DrafterSignals, seconds: float) -> DrafterTotals:
+def _drafter(new: DrafterSignals, seconds: float) -> DrafterTotals:
     return DrafterTotals(
         replica_s=seconds,
         sessions_s=seconds * new.sessions,
         queued_s=seconds * new.queued,
         capacity_s=seconds * new.capacity,
-        proposals=_grown((new if old is None else old).proposals, new.proposals),
     )
 
 

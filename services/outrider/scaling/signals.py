@@ -20,8 +20,7 @@ class DrafterCounts:
 
     asked: float = 0.0  # rounds that asked for a proposal
     missed: float = 0.0  # of these: went on without it, it was late or never came
-    verified: float = 0.0  # draft tokens of it that were verified
-    accepted: float = 0.0  # of these: accepted
+    accepted: float = 0.0  # draft tokens of it that were accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +45,6 @@ class DrafterSignals:
     sessions: float = 0.0  # gauge: sessions held
     queued: float = 0.0  # gauge: sessions that wait for a proposal
     capacity: float = 0.0  # gauge: max_sessions
-    proposals: float = 0.0  # counter
-    draft_s: float = 0.0  # counter: seconds from command to proposal, summed over proposals
 
 
 def to_numbers(signals: VerifierSignals | DrafterSignals) -> dict[str, float]:

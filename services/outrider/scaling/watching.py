@@ -14,7 +14,7 @@ class Watched:
     """One replica."""
 
     heard_at: float  # it told something, or was seen for the first time
-    moved_at: float  # its work went on, or it had none
+    moved_at: float  # a verifier: its work went on, or it had none
     work: tuple[float, ...] = ()  # counters that grow with work
 
 
@@ -41,9 +41,7 @@ def _watched(before: Watched | None, signals: VerifierSignals | DrafterSignals |
         before = Watched(now, now)
     if signals is None:
         return before
-    if isinstance(signals, VerifierSignals):
-        work: tuple[float, ...] = (signals.rounds, signals.step_s)
-        has_work = signals.running > 0
-    else:
-        work, has_work = (signals.proposals,), signals.queued > 0
-    return Watched(now, before.moved_at if has_work and work == before.work else now, work)
+    if not isinstance(signals, VerifierSignals):
+        return Watched(now, now)
+    work = (signals.rounds, signals.step_s)
+    return Watched(now, before.moved_at if signals.running > 0 and work == before.work else now, work)

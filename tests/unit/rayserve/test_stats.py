@@ -46,7 +46,7 @@ def test_a_verifier() -> None:
         tokens=5,
         step_s=0.75,
         drafters={
-            "eagle": DrafterCounts(asked=1, verified=4, accepted=3),
+            "eagle": DrafterCounts(asked=1, accepted=3),
             "lookup": DrafterCounts(asked=1, missed=1),
         },
     )
@@ -62,6 +62,6 @@ def test_a_drafter() -> None:
     metrics.load(sessions=4, queued=2, kv_usage=0.5)
     metrics.proposal(tokens=3, seconds=0.25, run_ahead_hit=False)
     metrics.proposal(tokens=3, seconds=0.5, run_ahead_hit=True)
-    expected = DrafterSignals(sessions=4, queued=2, capacity=7, proposals=2, draft_s=0.75)
+    expected = DrafterSignals(sessions=4, queued=2, capacity=7)
     assert drafter_signals(registry, DRAFTER) == expected
     assert drafter_from(drafter_stats(registry, DRAFTER)) == expected

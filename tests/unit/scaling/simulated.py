@@ -123,9 +123,7 @@ class Cluster:
             for name in up:
                 held = min(own.capacity, self.sessions(self.now) / len(up))
                 before = self.drafters.get(name, DrafterSignals(capacity=own.capacity))
-                self.drafters[name] = replace(
-                    before, sessions=held, queued=held / 4, proposals=before.proposals + held
-                )
+                self.drafters[name] = replace(before, sessions=held, queued=held / 4)
 
     def _stepped(
         self,
@@ -145,7 +143,6 @@ class Cluster:
             counts[kind] = DrafterCounts(
                 asked=before.asked + rounds,
                 missed=before.missed + rounds - useful,
-                verified=before.verified + 4 * useful,
                 accepted=before.accepted + own.accepted * useful,
             )
             tokens += own.accepted * useful

@@ -15,12 +15,12 @@ def told(now: float, **verifiers: VerifierSignals | None) -> Observation:
     return Observation(
         now,
         Pool(1, 1, 9, verifiers),
-        {"eagle": Pool(1, 0, 9, {"d": DrafterSignals(sessions=4, queued=2, proposals=now)})},
+        {"eagle": Pool(1, 0, 9, {"d": DrafterSignals(sessions=4, queued=2)})},
     )
 
 
 def signals(tokens: float, running: float = 2) -> VerifierSignals:
-    seen = DrafterCounts(asked=tokens, missed=tokens / 4, verified=2 * tokens, accepted=tokens / 2)
+    seen = DrafterCounts(asked=tokens, missed=tokens / 4, accepted=tokens / 2)
     return VerifierSignals(running=running, tokens=tokens, rounds=tokens / 2, drafters={"eagle": seen})
 
 
@@ -55,7 +55,7 @@ def test_gauges_count_for_the_time_between() -> None:
     totals = found.verifiers
     assert (totals.seconds, totals.replica_s, totals.busy_s, totals.running_s) == (3, 6, 3, 6)
     drafters = found.drafters["eagle"]
-    assert (drafters.replica_s, drafters.sessions_s, drafters.queued_s, drafters.proposals) == (3, 12, 6, 3)
+    assert (drafters.replica_s, drafters.sessions_s, drafters.queued_s) == (3, 12, 6)
 
 
 def test_the_first_observation_counts_nothing() -> None:
