@@ -15,6 +15,7 @@ from typing import Any
 from outrider.cli import logging
 from outrider.cli.children import SUPERVISOR_PID, death_of
 from outrider.config.schema import EngineConfig
+from outrider.core.errors import ConfigError
 from outrider.engine.parallel.ranks import RankTask
 
 LOOPBACK = "127.0.0.1"
@@ -40,7 +41,11 @@ class LocalRanks:
         return max(1, torch.get_num_threads() // world_size)
 
     def launch(self, tasks: list[RankTask]) -> LocalFollowers:
-        """See RankLauncher. On GPUs each rank has the one of its own number."""
+        """See RankLauncher. On GPUs each rank has the one of its own number.
+
+        Raises:
+            ConfigError: the configuration names a single GPU.
+        """
         return LocalFollowers([_start(_on_own_device(task), self._log_level) for task in tasks])
 
 
@@ -105,7 +110,13 @@ def _text_of(task: RankTask, log_level: str) -> str:
 
 
 def _on_own_device(task: RankTask) -> RankTask:
-    if task.config.device != "cuda":
+    device = task.config.device
+    if device.startswith("cuda:"):
+        raise ConfigError(
+            f"verifier.device is {device}, but of {task.world_size} ranks each needs a GPU of its own: "
+            "write cuda (which GPUs there are says CUDA_VISIBLE_DEVICES)"
+        )
+    if device != "cuda":
         return task
     return replace(task, config=task.config.model_copy(update={"device": f"cuda:{task.rank}"}))
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from outrider.cli.ranks import LocalFollowers, LocalRanks
-from outrider.config.schema import VerifierConfig
+from outrider.config.schema import EngineConfig, VerifierConfig
+from outrider.core.errors import ConfigError
 from outrider.engine.engine import Engine
 from outrider.engine.parallel.opening import open_engine
 from outrider.engine.parallel.ranks import LostRankError, RankTask
@@ -58,3 +59,9 @@ def test_a_rank_that_stands_still_ends_the_engine(ranks: Watched, tmp_path: Path
             logits_of(engine, TOKENS, chunk=16)
     finally:
         engine.close()
+
+
+def test_one_gpu_for_all_ranks_is_refused() -> None:
+    task = RankTask(Path("model"), EngineConfig(device="cuda:1"), 1, 2, "tcp://127.0.0.1:1", 1.0)
+    with pytest.raises(ConfigError, match=r"verifier\.device is cuda:1, but of 2 ranks each needs a GPU"):
+        LocalRanks().launch([task])
