@@ -65,7 +65,10 @@ def _indivisible(application: OutriderApplication) -> Iterator[str]:
     from outrider.engine.parallel.sizes import check_sizes
 
     try:
-        check_sizes(AutoConfig.from_pretrained(resolve(model)), ranks)
+        config = AutoConfig.from_pretrained(  # a local folder  # nosec B615
+            resolve(model), local_files_only=True, trust_remote_code=False
+        )
+        check_sizes(config, ranks)
     except (ConfigError, UnsupportedModelError) as error:
         yield f"{_config_of(application)}: {error}"
     except (OSError, ValueError) as error:
