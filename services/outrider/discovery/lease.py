@@ -10,7 +10,7 @@ from time import monotonic
 from outrider.core.errors import UnavailableError
 from outrider.discovery.entries import field_of
 from outrider.discovery.ledger import Ledger, Page
-from outrider.discovery.registry import Instance, Role
+from outrider.discovery.registry import Instance, Role, chosen
 
 _log = logging.getLogger(__name__)
 
@@ -57,10 +57,10 @@ class LeaseRegistry:
             return (f"{self._trouble}; nobody is known yet",)
         return (f"{self._trouble}; the list of {self._clock() - self._read_at:.0f} s ago stays in force",)
 
-    async def list(self, role: Role, name: str | None = None) -> tuple[Instance, ...]:
+    async def list(self, role: Role | None = None, name: str | None = None) -> tuple[Instance, ...]:
         """See Registry. While Redis is away, the last list."""
         await self._refresh()
-        return tuple(i for i in self._known.values() if i.role is role and name in (None, i.name))
+        return tuple(chosen(self._known.values(), role, name))
 
     async def watch(self, role: Role, name: str | None = None) -> AsyncIterator[tuple[Instance, ...]]:
         """See Registry. A change of somebody's load is a change."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,8 +49,8 @@ class Registry(Protocol):
     def troubles(self) -> tuple[str, ...]:
         """What is wrong with the registry itself, in words for an operator. Empty: all is well."""
 
-    async def list(self, role: Role, name: str | None = None) -> tuple[Instance, ...]:
-        """The replicas of `role` (and of `name`), in a stable order."""
+    async def list(self, role: Role | None = None, name: str | None = None) -> tuple[Instance, ...]:
+        """The replicas of `role` (None: of all of them) and of `name`, in a stable order."""
 
     def watch(self, role: Role, name: str | None = None) -> AsyncIterator[tuple[Instance, ...]]:
         """The replicas now, and again after each change. Ends when the registry is closed."""
@@ -93,9 +93,9 @@ class StaticRegistry:
                 raise ConfigError(f"{instance.role.value} address {instance.address} is listed twice")
             seen.add(key)
 
-    async def list(self, role: Role, name: str | None = None) -> tuple[Instance, ...]:
-        """The replicas of `role` (and of `name`), as listed."""
-        return tuple(i for i in self._instances if i.role is role and name in (None, i.name))
+    async def list(self, role: Role | None = None, name: str | None = None) -> tuple[Instance, ...]:
+        """See Registry. In the order of the list."""
+        return tuple(chosen(self._instances, role, name))
 
     async def watch(self, role: Role, name: str | None = None) -> AsyncIterator[tuple[Instance, ...]]:
         """The list once; then nothing changes until the registry is closed."""
@@ -105,6 +105,11 @@ class StaticRegistry:
     async def close(self) -> None:
         """End all watches. Idempotent."""
         self._closed.set()
+
+
+def chosen(instances: Iterable[Instance], role: Role | None, name: str | None) -> Iterator[Instance]:
+    """Those of `role` and of `name`; None: of any."""
+    return (one for one in instances if role in (None, one.role) and name in (None, one.name))
 
 
 def check_address(address: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import TypedDict
 
-from outrider.discovery import Instance, Registry, Role, is_unspecified
+from outrider.discovery import Instance, Registry, is_unspecified
 
 
 class TargetGroup(TypedDict):
@@ -28,8 +28,8 @@ class Targets:
 
     async def groups(self) -> list[TargetGroup]:
         """One for each page that others can reach. While the registry is away: of its last list."""
-        listed = [instance for role in Role for instance in await self._registry.list(role)]
-        pages = {instance.metrics: instance for instance in (*self._own, *listed) if _has_page(instance)}
+        listed = (*self._own, *await self._registry.list())
+        pages = {instance.metrics: instance for instance in listed if _has_page(instance)}
         found = sorted(pages.values(), key=lambda one: (one.role.value, one.name, one.metrics))
         return [_group(instance) for instance in found]
 
