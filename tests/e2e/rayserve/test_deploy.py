@@ -29,6 +29,12 @@ TIMEOUT_S = 240
 ENVIRONMENT = {"RAY_AUTH_TOKEN": "of-this-test", "COLUMNS": "300", "NO_COLOR": "1"}
 
 
+def environment() -> dict[str, str]:
+    """Ours without what the cluster of other tests may have left in it while it runs."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "OTEL_"))}
+    return own | ENVIRONMENT
+
+
 def serve_file(folder: Path, ports: list[int], *, lookups: int) -> Path:
     """A Serve configuration of tiny models with so many replicas of a drafter."""
     config = tiny_config(folder)
@@ -60,9 +66,8 @@ def outrider(*words: str) -> list[str]:
 
 def told(*words: str) -> subprocess.CompletedProcess[str]:
     """What the command says, once it has ended."""
-    environment = os.environ | ENVIRONMENT
     return subprocess.run(
-        outrider(*words), env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        outrider(*words), env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
 
 
@@ -70,10 +75,9 @@ def told(*words: str) -> subprocess.CompletedProcess[str]:
 def deployed_here(path: Path) -> Iterator[dict[str, Any]]:
     """Its ready line. At the end it is told to stop, and must leave nothing behind."""
     with tempfile.TemporaryDirectory(prefix="ray-") as folder, tempfile.TemporaryFile("w+") as log:
-        environment = os.environ | ENVIRONMENT | {"RAY_TMPDIR": folder}
         process = subprocess.Popen(
             outrider(str(path), "--local", "--json-ready"),
-            env=environment,
+            env=environment() | {"RAY_TMPDIR": folder},
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
