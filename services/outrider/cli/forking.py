@@ -98,12 +98,10 @@ class Template:
         Raises:
             UnavailableError: the template cannot be started, or cannot fork.
         """
-        async with self._starting:
-            link = await self._running()
         outputs = [os.pipe() for _ in range(2)]
         stdout, stderr = [await _reader(read) for read, _ in outputs]
         try:
-            told = await _reader(ask(link, words, *(write for _, write in outputs)))
+            told = await _reader(await self._asked(words, *(write for _, write in outputs)))
         finally:
             for _, write in outputs:
                 os.close(write)  # the last end of a pipe that nobody got: its reader closes itself
@@ -118,6 +116,14 @@ class Template:
                 with contextlib.suppress(ProcessLookupError):
                     self._process.kill()
             await self._process.wait()
+
+    async def _asked(self, words: Sequence[str], stdout: int, stderr: int) -> int:
+        async with self._starting:
+            try:
+                return ask(await self._running(), words, stdout, stderr)
+            except UnavailableError:  # it has died, and its exit status is not here yet
+                await self.close()
+                return ask(await self._running(), words, stdout, stderr)
 
     async def _running(self) -> socket.socket:
         if self._process is not None and self._process.returncode is None:

@@ -20,7 +20,7 @@ from outrider.discovery import (
 )
 from tests.servers import RedisServer, redis_server
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture
