@@ -19,18 +19,22 @@ CAN_FORK = sys.platform == "linux" and hasattr(os, "pidfd_open")
 """Elsewhere libraries do not stand a fork."""
 
 
+class TemplateGoneError(UnavailableError):
+    """The template has died."""
+
+
 def ask(link: socket.socket, words: Sequence[str], stdout: int, stderr: int) -> int:
     """Send a template one service to fork; returns the pipe on which it tells pid and exit status.
 
     Raises:
-        UnavailableError: there is no template any more.
+        TemplateGoneError: there is no template any more.
     """
     told, telling = os.pipe()
     try:
         socket.send_fds(link, [json.dumps(list(words)).encode()], [stdout, stderr, telling])
     except OSError as error:
         os.close(told)
-        raise UnavailableError(f"the template of services is gone: {error}") from error
+        raise TemplateGoneError(f"the template of services is gone: {error}") from error
     finally:
         os.close(telling)
     return told
@@ -40,11 +44,14 @@ def pid_of(line: bytes) -> int:
     """What a template's first line says.
 
     Raises:
+        TemplateGoneError: it has said nothing.
         UnavailableError: it has not forked.
     """
     text = line.decode("utf-8", "replace").strip()
+    if not text:
+        raise TemplateGoneError("the template of services has not forked: it died")
     if not text.isdecimal():
-        raise UnavailableError(f"the template of services has not forked: {text or 'it died'}")
+        raise UnavailableError(f"the template of services has not forked: {text}")
     return int(text)
 
 
@@ -98,10 +105,22 @@ class Template:
         Raises:
             UnavailableError: the template cannot be started, or cannot fork.
         """
+        async with self._starting:
+            link, process = await self._running(), self._process
+        try:
+            return await self._forked(link, words)
+        except TemplateGoneError:  # its exit status is not here yet
+            async with self._starting:
+                if self._process is process:
+                    await self.close()
+                link = await self._running()
+            return await self._forked(link, words)
+
+    async def _forked(self, link: socket.socket, words: Sequence[str]) -> Forked:
         outputs = [os.pipe() for _ in range(2)]
         stdout, stderr = [await _reader(read) for read, _ in outputs]
         try:
-            told = await _reader(await self._asked(words, *(write for _, write in outputs)))
+            told = await _reader(ask(link, words, *(write for _, write in outputs)))
         finally:
             for _, write in outputs:
                 os.close(write)  # the last end of a pipe that nobody got: its reader closes itself
@@ -116,14 +135,6 @@ class Template:
                 with contextlib.suppress(ProcessLookupError):
                     self._process.kill()
             await self._process.wait()
-
-    async def _asked(self, words: Sequence[str], stdout: int, stderr: int) -> int:
-        async with self._starting:
-            try:
-                return ask(await self._running(), words, stdout, stderr)
-            except UnavailableError:  # it has died, and its exit status is not here yet
-                await self.close()
-                return ask(await self._running(), words, stdout, stderr)
 
     async def _running(self) -> socket.socket:
         if self._process is not None and self._process.returncode is None:
