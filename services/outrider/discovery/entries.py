@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Iterable
 from typing import Any
 
 from outrider.core.errors import ConfigError, ProtocolError
@@ -10,6 +12,8 @@ from outrider.discovery.registry import Instance, Load, Role, check_address
 
 MAX_BYTES = 4096
 """Size of an entry; what is larger is none of ours."""
+_MOST_TOLD = 100
+_log = logging.getLogger(__name__)
 
 
 def field_of(instance: Instance) -> str:
@@ -58,6 +62,29 @@ def unpack(data: bytes) -> Instance:
         )
     except (ArithmeticError, LookupError, ValueError, TypeError, RecursionError, ConfigError) as error:
         raise ProtocolError(f"an entry that cannot be read: {error!r}") from error
+
+
+class EntryReader:
+    """Reads entries of one ledger; says once of each that it cannot be read."""
+
+    def __init__(self, address: str) -> None:
+        """`address`: of the ledger, for the log."""
+        self._address = address
+        self._unreadable: set[bytes] = set()
+
+    def read(self, bodies: Iterable[bytes]) -> tuple[Instance, ...]:
+        """Those that can be read, in a stable order."""
+        found = (self._one(body) for body in bodies)
+        return tuple(sorted((one for one in found if one is not None), key=field_of))
+
+    def _one(self, body: bytes) -> Instance | None:
+        try:
+            return unpack(body)
+        except ProtocolError as error:
+            if body not in self._unreadable and len(self._unreadable) < _MOST_TOLD:
+                self._unreadable.add(body)
+                _log.warning("registry %s holds %s", self._address, error)
+            return None
 
 
 def _load(body: dict[str, Any]) -> Load:

@@ -15,8 +15,8 @@ from ray import serve
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 
-from outrider.core.errors import ProtocolError, UnavailableError
-from outrider.discovery.entries import field_of, pack, unpack
+from outrider.core.errors import UnavailableError
+from outrider.discovery.entries import EntryReader, field_of, pack
 from outrider.discovery.ledger import Page
 from outrider.discovery.registry import Instance
 
@@ -40,6 +40,7 @@ class RayLedger:
         timeout_s: longest wait for an answer.
         """
         self.address = address
+        self._entries = EntryReader(address)
         self._open = open_handle
         self._timeout_s = timeout_s
         self._handle: Any = None
@@ -67,14 +68,7 @@ class RayLedger:
     async def read(self) -> Page:
         """See Ledger."""
         since, stalled, bodies = await self._ask("read")
-        found = []
-        for body in bodies:
-            try:
-                found.append(unpack(body.encode()))
-            except ProtocolError as error:
-                _log.warning("registry %s holds %s", self.address, error)
-        found.sort(key=field_of)
-        return Page(str(since), bool(stalled), tuple(found))
+        return Page(str(since), bool(stalled), self._entries.read(body.encode() for body in bodies))
 
     async def close(self) -> None:
         """See Ledger: the handle is Serve's."""

@@ -19,8 +19,8 @@ from urllib.parse import quote
 
 from redis import exceptions
 
-from outrider.core.errors import ProtocolError, UnavailableError
-from outrider.discovery.entries import field_of, pack, unpack
+from outrider.core.errors import UnavailableError
+from outrider.discovery.entries import EntryReader, field_of, pack
 from outrider.discovery.ledger import Page
 from outrider.discovery.registry import Instance
 from outrider.redis_link import Script, address_of, connect
@@ -53,7 +53,7 @@ class RedisLedger:
         self._enter, self._withdraw, self._list = (
             Script("outrider.discovery", name) for name in ("enter", "withdraw", "list")
         )
-        self._unreadable: set[bytes] = set()
+        self._entries = EntryReader(self.address)
 
     async def enter(self, instance: Instance, number: str, *, lease_s: float) -> str:
         """Enter an instance, or renew its lease; returns its number, to be said the next time.
@@ -84,22 +84,11 @@ class RedisLedger:
             UnavailableError: Redis is away or refuses.
         """
         since, stalled, *bodies = await self._run(self._list)
-        found = [instance for body in bodies if (instance := self._instance(body)) is not None]
-        found.sort(key=field_of)
-        return Page(since.decode("ascii", "replace"), stalled == b"1", tuple(found))
+        return Page(since.decode("ascii", "replace"), stalled == b"1", self._entries.read(bodies))
 
     async def close(self) -> None:
         """Give the connections back. Idempotent."""
         await self._redis.aclose()
-
-    def _instance(self, body: bytes) -> Instance | None:
-        try:
-            return unpack(body)
-        except ProtocolError as error:
-            if body not in self._unreadable and len(self._unreadable) < 100:
-                self._unreadable.add(body)
-                _log.warning("registry %s holds %s", self.address, error)
-            return None
 
     async def _run(self, script: Script, *arguments: str | int) -> list[Any]:
         try:
